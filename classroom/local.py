@@ -1,0 +1,130 @@
+"""The local model as a Messages API: one WSGI application, mounted in a notebook or served on 127.0.0.1.
+
+Answers POST /v1/messages like the API does, errors included. Does not stream, count tokens or take images, and
+answers what it cannot do with a 400, never by leaving it out. Takes any key, in x-api-key or as a bearer token.
+"""
+
+import argparse
+import json
+import zlib
+from collections.abc import Callable, Iterable
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from . import llama, smollm
+from .errors import ClassroomError
+
+FIELDS = {"model", "max_tokens", "messages", "system", "tools", "stream", "metadata"}
+
+
+def application(environ: dict, start_response: Callable) -> Iterable[bytes]:
+    """WSGI: POST /v1/messages; the seed is taken from the run id in the X-Run header (`1` without one)."""
+    status, body = "200 OK", {}
+    try:
+        if (environ["REQUEST_METHOD"], environ["PATH_INFO"]) != ("POST", "/v1/messages"):
+            raise LookupError(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']} is not served, POST /v1/messages is")
+        raw = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or -1))
+        body = answer(json.loads(raw), run=environ.get("HTTP_X_RUN", "1"))
+    except LookupError as error:
+        status, body = "404 Not Found", _error("not_found_error", str(error.args[0]))
+    except ValueError as error:
+        status, body = "400 Bad Request", _error("invalid_request_error", str(error))
+    data = json.dumps(body, ensure_ascii=False).encode()
+    start_response(status, [("content-type", "application/json"), ("content-length", str(len(data)))])
+    return [data]
+
+
+def _error(kind: str, message: str) -> dict:
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def answer(request: dict, run: str = "1") -> dict:
+    """A Messages request -> a Messages response. Raises ValueError (bad request) or LookupError (no such model)."""
+    _check(request)
+    asked, how = smollm.render(request), sampling(run)
+    limit = min(request["max_tokens"], smollm.MAX_TOKENS)
+    reply = llama.complete(
+        asked["prompt"],
+        prefix=asked["prefix"],
+        max_tokens=limit,
+        temperature=asked["temperature"],
+        **({"grammar": asked["grammar"]} if asked["grammar"] else {}),
+        **how,
+    )
+    if asked["grammar"]:
+        content, stop_reason = smollm.blocks(reply["text"], how["seed"], asked["prompt"])
+    else:
+        content = [{"type": "text", "text": reply["text"]}]
+        stop_reason = "max_tokens" if reply["cut"] else "end_turn"
+    return {
+        "id": f"msg_{zlib.crc32(reply['text'].encode()):08x}{how['seed']:08x}",
+        "type": "message",
+        "role": "assistant",
+        "model": request["model"],
+        "content": content,
+        "stop_reason": stop_reason,
+        "stop_sequence": None,
+        "usage": {"input_tokens": reply["input_tokens"], "output_tokens": reply["output_tokens"]},
+    }
+
+
+def sampling(run: str) -> dict:
+    """How the next token is drawn, but for the temperature, which is part of the model id."""
+    return {"seed": zlib.crc32(run.encode()), **smollm.CUTS}
+
+
+def _check(request: object) -> None:
+    if not isinstance(request, dict):
+        raise ValueError("the body must be a JSON object")
+    if missing := {"model", "max_tokens", "messages"} - set(request):
+        raise ValueError(f"{', '.join(sorted(missing))}: field required")
+    if extra := set(request) - FIELDS:
+        raise ValueError(f"{', '.join(sorted(extra))}: not supported by the local model")
+    if request.get("stream"):
+        raise ValueError("stream: the local model answers in one piece only")
+    if not isinstance(request["max_tokens"], int) or request["max_tokens"] < 1:
+        raise ValueError("max_tokens: must be an integer, 1 or more")
+    if not isinstance(request["messages"], list) or not request["messages"]:
+        raise ValueError("messages: at least one message is required")
+    for i, message in enumerate(request["messages"]):
+        if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
+            raise ValueError(f"messages.{i}: must be an object with the role user or assistant")
+        content = message.get("content")
+        blocks = content if isinstance(content, list) else []
+        if not (isinstance(content, str | list) and all(isinstance(b, dict) and "type" in b for b in blocks)):
+            raise ValueError(f"messages.{i}.content: must be text or a list of content blocks")
+    for i, tool in enumerate(request.get("tools") or []):
+        if not (isinstance(tool, dict) and tool.get("name") and isinstance(tool.get("input_schema"), dict)):
+            raise ValueError(f"tools.{i}: must be an object with a name and an input_schema")
+    if request["model"] not in smollm.IDS:
+        raise LookupError(f"model: {request['model']} (the local model answers to: {', '.join(smollm.IDS)})")
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        print(f"{self.command} {self.path} {args[1]}", flush=True)
+
+
+def main() -> None:
+    """Serve the application on 127.0.0.1: python -m classroom.local --port 8088"""
+    parser = argparse.ArgumentParser(prog="python -m classroom.local", description=__doc__.splitlines()[0])
+    parser.add_argument("--port", type=int, default=8088)
+    port = parser.parse_args().port
+    try:
+        llama.weights()
+        server = make_server("127.0.0.1", port, application, handler_class=_Handler)
+    except ClassroomError as error:
+        raise SystemExit(str(error)) from None
+    except OSError as error:
+        raise SystemExit(
+            f"Port {port} on 127.0.0.1: {error.strerror}. Try another: make model MODEL_PORT=8090"
+        ) from None
+    print(f"The Messages API on http://127.0.0.1:{server.server_port}: {', '.join(smollm.IDS)}. Ctrl-C ends it.")
+    print(f"  ANTHROPIC_BASE_URL=http://127.0.0.1:{server.server_port} ANTHROPIC_API_KEY=any", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        print("ended")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""Recordings: what a model answered, kept in one readable file a scene, and played back through httpx.
+
+Plays and records whole exchanges, streams included. Does not play anything that was not recorded: a request is
+matched by its run id and its whole body, so a changed word is a miss, and a miss explains itself.
+"""
+
+import base64
+import collections
+import datetime
+import difflib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import httpx_sse
+
+from .errors import ClassroomError
+
+KEPT_HEADERS = ("content-type",)  # of the response, in any case; nothing of the request but its run id and body
+KEY_SHAPES = re.compile(
+    r"\b(sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{30,}"
+    r"|xox[abpr]-[0-9A-Za-z-]{10,}|[Bb]earer +[A-Za-z0-9._~+/-]{16,}|BEGIN [A-Z ]*PRIVATE KEY)"
+)
+
+
+def canonical(body: object) -> str:
+    """One text for equal JSON values: sorted keys, no spaces."""
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def normalised(text: str) -> str:
+    """Today's date and the working folder, which change from day to day and machine to machine, become names."""
+    if len(Path.cwd().parts) > 1:
+        folder = json.dumps(str(Path.cwd()), ensure_ascii=False)[1:-1]
+        text = re.sub(re.escape(folder) + r"(?![\w-])", "<working folder>", text)
+    return text.replace(datetime.date.today().isoformat(), "<today>")
+
+
+def _key(run: str, body: object) -> tuple[str, str]:
+    return run, normalised(canonical(body))
+
+
+def load(path: Path) -> dict:
+    """A scene's file -> {"scene", "provenance", "sha256", "exchanges"}. Raises ClassroomError where it is not whole."""
+    shown = f"{path.parent.parent.name}/{path.parent.name}/{path.name}"
+    again = f"Get it back with `git checkout -- chapters/{shown}`, or record it again with `make record`."
+    if not path.is_file():
+        scenes = ", ".join(sorted(p.stem for p in path.parent.glob("*.json"))) or "none"
+        raise ClassroomError(f"There is no recording chapters/{shown} (scenes recorded there: {scenes}).")
+    try:
+        recording = json.loads(path.read_text(encoding="utf-8"))
+        digest = recording["sha256"]
+        whole = digest == _digest(recording) and recording["provenance"]["kind"] in ("recorded", "scripted")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ClassroomError(f"The recording chapters/{shown} is broken ({error}). {again}") from None
+    if not whole:
+        raise ClassroomError(f"The recording chapters/{shown} is not what was recorded: somebody changed it. {again}")
+    return recording
+
+
+def dump(recording: dict) -> str:
+    """The file's text: indented, keys in reading order, ending in a line break."""
+    return json.dumps({**recording, "sha256": _digest(recording)}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _digest(recording: dict) -> str:
+    content = {key: value for key, value in recording.items() if key != "sha256"}
+    return hashlib.sha256(canonical(content).encode()).hexdigest()
+
+
+def save(path: Path, recording: dict) -> None:
+    """Write a scene's file, whole or not at all. A key or a folder of this machine in it raises ClassroomError."""
+    text = dump(recording)
+    secret = next((f"what looks like one, {m[0][:6]}…" for m in KEY_SHAPES.finditer(text)), None)
+    for name, value in os.environ.items():
+        if re.search("KEY|TOKEN|SECRET|PASSWORD", name) and len(value) >= 8 and json.dumps(value)[1:-1] in text:
+            secret = f"the value of ${name}"
+    if secret:
+        raise ClassroomError(f"{path.name} was not saved: a key stands in what would be recorded ({secret}).")
+    if any(len(folder.parts) > 2 and str(folder) in text for folder in (Path.cwd(), Path.home())):
+        raise ClassroomError(f"{path.name} was not saved: a folder of this machine stands in what would be recorded.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".json.part")
+    draft.write_text(text, encoding="utf-8", newline="\n")
+    os.replace(draft, path)
+
+
+def source(provenance: dict) -> str:
+    """Where the answers come from, in a line for a person."""
+    if provenance["kind"] == "scripted":
+        return "scripted: written by hand to show a point, not said by a model"
+    if "weights" in provenance:
+        what = f"{provenance['weights']}, temperature {provenance['sampling']['temperature']}"
+    else:
+        what = provenance["backend"]
+    return f"recorded {provenance['date']} from {provenance['model']} ({what})"
+
+
+class RecordedTransport(httpx.BaseTransport):
+    """Answers from a recording: equal requests in recorded order, each once, and nothing else."""
+
+    def __init__(self, recording: dict):
+        self.recording = recording
+        self.waiting = collections.defaultdict(collections.deque)
+        for exchange in recording["exchanges"]:
+            self.waiting[_key(exchange["run"], exchange["request"])].append(exchange["response"])
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        run, body = request.headers.get("x-run", "1"), json.loads(request.read())
+        key = _key(run, body)
+        if key not in self.waiting:
+            raise ClassroomError(_not_recorded(self.recording, run, body))
+        if not self.waiting[key]:
+            raise ClassroomError(
+                f"The recording {self.recording['scene']!r} has no more answers to this request in run {run!r}: it was "
+                "asked more often than it was recorded. Connect again to play it from the start."
+            )
+        response = self.waiting[key].popleft()
+        return httpx.Response(response["status"], headers=response["headers"], content=_content(response))
+
+    def unused(self) -> int:
+        """How many recorded exchanges nobody has asked for yet."""
+        return sum(map(len, self.waiting.values()))
+
+
+def _content(response: dict) -> bytes:
+    if "json" in response:
+        return json.dumps(response["json"], ensure_ascii=False).encode()
+    return response["text"].encode() if "text" in response else base64.b64decode(response["base64"])
+
+
+class Recorder(httpx.BaseTransport):
+    """Lets another transport answer and keeps each exchange in the scene's file, once its last byte was read."""
+
+    def __init__(self, inner: httpx.BaseTransport, path: Path, recording: dict):
+        self.inner, self.path, self.recording = inner, path, recording
+        self.asked = collections.Counter()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.read())
+        response = self.inner.handle_request(request)
+
+        def keep(data: bytes) -> None:
+            whole = httpx.Response(response.status_code, headers=response.headers, content=data)
+            run = request.headers.get("x-run", "1")
+            self.asked[_key(run, body)] += 1
+            recorded = sum(_key(e["run"], e["request"]) == _key(run, body) for e in self.recording["exchanges"])
+            if recorded >= self.asked[_key(run, body)]:
+                return  # an earlier connection asked this too; a replay starts anew with each connection
+            stored = json.loads(normalised(json.dumps(body, ensure_ascii=False)))
+            self.recording["exchanges"].append({"run": run, "request": stored, "response": _kept(whole)})
+            save(self.path, self.recording)
+
+        return httpx.Response(
+            response.status_code, headers=response.headers, stream=_Tee(response.stream, keep), request=request
+        )
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class _Tee(httpx.SyncByteStream):
+    """Hands each chunk on as it comes; what was read to the end is kept, what was broken off is not."""
+
+    def __init__(self, stream: httpx.SyncByteStream, keep):
+        self.stream, self.keep = stream, keep
+
+    def __iter__(self) -> Iterator[bytes]:
+        chunks = []
+        for chunk in self.stream:
+            chunks.append(chunk)
+            yield chunk
+        self.keep(b"".join(chunks))
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+def _kept(response: httpx.Response) -> dict:
+    """A response as a recording holds it: decoded (gzip), as JSON, text or base64, with the listed headers only."""
+    kept = {
+        "status": response.status_code,
+        "headers": {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers},
+    }
+    if response.is_error:
+        raise ClassroomError(f"HTTP {response.status_code} was not recorded: only answers are. {response.text[:200]}")
+    kind = response.headers.get("content-type", "")
+    if kind.startswith("text/event-stream"):
+        for event in httpx_sse.EventSource(response).iter_sse():
+            if event.event == "error":
+                raise ClassroomError(f"The stream was not recorded: it ended in an error event: {event.data}")
+    if kind.startswith("application/json"):
+        return {**kept, "json": response.json()}
+    try:
+        return {**kept, "text": response.content.decode()}
+    except UnicodeDecodeError:
+        return {**kept, "base64": base64.b64encode(response.content).decode()}
+
+
+def _not_recorded(recording: dict, run: str, body: object) -> str:
+    """The lesson in a miss: the nearest recorded request, what differs, and the ways on."""
+    text = canonical(body)
+    of_run = [e for e in recording["exchanges"] if e["run"] == run]
+    nearest = max(
+        of_run or recording["exchanges"],
+        key=lambda e: difflib.SequenceMatcher(None, canonical(e["request"]), text, autojunk=False).quick_ratio(),
+        default=None,
+    )
+    lines = [f"This request was not recorded in the scene {recording['scene']!r}, run {run!r}."]
+    if nearest is None:
+        lines += ["The scene has no exchanges at all."]
+    elif not of_run:
+        runs = dict.fromkeys(e["run"] for e in recording["exchanges"])
+        lines += [f"It has the runs {', '.join(runs)}. Nearest is run {nearest['run']!r}."]
+    if nearest is not None:
+        lines += ["It differs from the nearest recorded request in:"]
+        lines += [f"  {where}: recorded {old}, now {new}" for where, old, new in differences(nearest["request"], body)]
+    return "\n".join(
+        [
+            *lines,
+            "Ways on: undo the change; or ask a real model on this machine (`make live` once, then backend='local');",
+            "or ask a provider with your key (backend='anthropic' or 'openai').",
+        ]
+    )
+
+
+def differences(old: object, new: object, where: str = "") -> list[tuple[str, str, str]]:
+    """The places in which two JSON values differ: [(place, old, new)], places like `tools[0].description`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        found = []
+        for key in [*old, *(key for key in new if key not in old)]:
+            place = f"{where}.{key}" if where else key
+            found += differences(old.get(key, _ABSENT), new.get(key, _ABSENT), place)
+        return found
+    if isinstance(old, list) and isinstance(new, list):
+        found = [d for i, (a, b) in enumerate(zip(old, new, strict=False)) for d in differences(a, b, f"{where}[{i}]")]
+        return found + ([(where, f"{len(old)} items", f"{len(new)} items")] if len(old) != len(new) else [])
+    same = _shown(old) == _shown(new)
+    return [] if same else [(where, _brief(old), _brief(new))]
+
+
+_ABSENT = object()
+
+
+def _shown(value: object) -> str:
+    return "nothing" if value is _ABSENT else canonical(value)
+
+
+def _brief(value: object) -> str:
+    text = _shown(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"

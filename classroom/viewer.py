@@ -1,0 +1,86 @@
+"""`show(messages)`: a conversation as a person wants to see it, in HTML where it is shown, else as plain text.
+
+Draws text, tool_use and tool_result blocks; any other block is shown as its JSON. Needs no widgets and no scripts.
+"""
+
+import html
+import json
+
+LONGEST = 2000  # characters of one block that are drawn; the raw JSON holds it all
+
+# Half-transparent greys and inherited text colours, so that it reads in a light and in a dark theme.
+STYLE = """<style>
+.ta-talk{max-width:52em;font-size:13px;line-height:1.45}
+.ta-talk .ta-turn{margin:.35em 0;padding:.35em .7em;border-left:4px solid rgba(128,128,128,.55);
+ background:rgba(128,128,128,.09);border-radius:3px;overflow-wrap:anywhere}
+.ta-talk .ta-assistant{border-color:#3b82f6}.ta-talk .ta-call{border-color:#8b5cf6}
+.ta-talk .ta-result{border-color:#10a37f}
+.ta-talk .ta-error{border-color:#e5484d;background:rgba(229,72,77,.16)}
+.ta-talk .ta-who{font-weight:600}.ta-talk .ta-error .ta-who{color:#e5484d}
+.ta-talk pre{margin:.15em 0 0;padding:0;white-space:pre-wrap;overflow-wrap:anywhere;background:none;
+ color:inherit;font-size:12.5px}
+.ta-talk summary{cursor:pointer;opacity:.75}.ta-talk .ta-source{opacity:.75;font-size:12px}
+</style>"""
+
+
+class Transcript:
+    """What `show` returns: a notebook draws its HTML, a terminal its text."""
+
+    def __init__(self, messages: list[dict], source: str):
+        self.messages, self.source = messages, source
+        self.turns = [turn for message in messages for turn in _turns(message)]
+
+    def __repr__(self) -> str:
+        lines = [f"({self.source})"] if self.source else []
+        for _, who, text in self.turns:
+            lines += [f"{who}", *("    " + line for line in _shortened(text).splitlines())]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        drawn = "".join(
+            f'<div class="ta-turn ta-{kind}"><span class="ta-who">{html.escape(who)}</span>'
+            f"<pre>{html.escape(_shortened(text))}</pre></div>"
+            for kind, who, text in self.turns
+        )
+        source = f'<div class="ta-source">{html.escape(self.source)}</div>' if self.source else ""
+        raw = html.escape(json.dumps(self.messages, indent=1, ensure_ascii=False))
+        details = f"<details><summary>raw JSON</summary><pre>{raw}</pre></details>"
+        return f'{STYLE}<div class="ta-talk">{source}{drawn}{details}</div>'
+
+
+def show(messages: list[dict], source: str = "") -> Transcript:
+    """Draw a list of messages; `source` is a line on where they come from, such as `client.source`."""
+    return Transcript(messages, source)
+
+
+def _turns(message: dict) -> list[tuple[str, str, str]]:
+    """One message -> [(kind, who, text)], an entry for each content block."""
+    role, content = message["role"], message["content"]
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return [_turn(role, block) for block in blocks] or [(role, role, "(nothing)")]
+
+
+def _turn(role: str, block: dict) -> tuple[str, str, str]:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return role, role, text
+        case {"type": "tool_use", "name": name, "input": input}:
+            return "call", f"{role} · tool_use · {name}", json.dumps(input, ensure_ascii=False)
+        case {"type": "tool_result"}:
+            kind, mark = ("error", "ERROR · ") if block.get("is_error") else ("result", "")
+            return kind, f"{mark}{role} · tool_result", _result_text(block.get("content", ""))
+        case {"type": kind}:
+            return role, f"{role} · {kind}", json.dumps(block, ensure_ascii=False)
+    return role, role, json.dumps(block, ensure_ascii=False)
+
+
+def _result_text(content: object) -> str:
+    if isinstance(content, list):
+        return "\n".join(b.get("text", json.dumps(b)) if isinstance(b, dict) else str(b) for b in content)
+    return content if isinstance(content, str) else json.dumps(content)
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]}\n… {len(text) - LONGEST:,} more characters in the raw JSON"

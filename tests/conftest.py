@@ -1,0 +1,50 @@
+import os
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch):
+    """No key, address or choice of the person who runs the tests reaches a test."""
+    for name in list(os.environ):
+        if name.startswith(("TINY_AGENT_", "ANTHROPIC_", "OPENAI_")):
+            monkeypatch.delenv(name)
+
+
+@contextmanager
+def serving(*answers, rest=None):
+    """A real HTTP server on loopback: gives (status, headers, body) in turn, then `rest`; yields .url and .seen."""
+    waiting, seen = list(answers), []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            seen.append(SimpleNamespace(path=self.path, headers=self.headers, body=body))
+            status, headers, answer = waiting.pop(0) if waiting else rest
+            self.send_response(status)
+            for name, value in {"content-length": str(len(answer)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}", seen=seen)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+JSON = {"content-type": "application/json"}

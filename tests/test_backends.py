@@ -1,0 +1,366 @@
+"""The backends against real HTTP servers on loopback, and the official packages as clients of the same servers."""
+
+import datetime
+import email.utils
+import json
+
+import anthropic
+import httpx
+import openai
+import pytest
+from conftest import JSON, serving
+
+import classroom
+from classroom import ClassroomError, llama, openai_form, providers
+from classroom.versions import CHAPTERS
+
+tiny_agent = classroom.version("v0.1")
+WORKSPACE = CHAPTERS / "01_loop" / "workspace"
+TASK = "Where is the key?"
+
+
+def message(*content, stop="end_turn"):
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    body = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": list(content)}
+    return 200, JSON, json.dumps({**body, "stop_reason": stop, "stop_sequence": None, "usage": usage}).encode()
+
+
+CALL = message(
+    {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {"path": "notes.txt"}}, stop="tool_use"
+)
+ANSWER = message({"type": "text", "text": "Under the pot."})
+
+
+def refusal(status, said="no", **headers):
+    body = {"type": "error", "error": {"type": "some_error", "message": said}}
+    return status, {**JSON, **headers}, json.dumps(body).encode()
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Set the environment as a person would: use(ANTHROPIC_API_KEY="k", …)."""
+    return lambda **names: [monkeypatch.setenv(name, value) for name, value in names.items()]
+
+
+# --- choosing
+
+
+def test_recorded_is_the_default_and_the_environment_or_an_argument_chooses_another(use):
+    assert classroom.connect("01_loop/read").source.startswith("recorded ")
+    use(TINY_AGENT_BACKEND="anthropic", ANTHROPIC_API_KEY="k")
+    assert classroom.connect("01_loop/read").source.startswith("live, asked now: anthropic claude-")
+    assert classroom.connect("01_loop/read", backend="recorded").source.startswith("recorded ")
+    use(TINY_AGENT_MODEL="my-model")
+    assert classroom.connect("01_loop/read").model == "my-model"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"backend": "anthropc"}, "There is no backend 'anthropc'. There are: recorded, local, anthropic, openai."),
+        ({"backend": "anthropic"}, "needs ANTHROPIC_API_KEY, your key: `export ANTHROPIC_API_KEY=…`"),
+        ({"backend": "openai"}, "needs OPENAI_API_KEY, your key"),
+        ({"scene": "read"}, "A scene is named like '01_loop/read', not 'read'"),
+        ({"scene": "01_loop/raed"}, "There is no recording chapters/01_loop/recordings/raed.json"),
+        ({"scene": "../01_loop/read"}, "A scene is named like '01_loop/read'"),
+    ],
+)
+def test_what_cannot_be_chosen_is_said_in_a_line(how, said):
+    with pytest.raises(ClassroomError) as caught:
+        classroom.connect(**{"scene": "01_loop/read", **how})
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_openai_style_server_needs_the_models_name_and_no_key(use):
+    use(OPENAI_BASE_URL="http://127.0.0.1:9/v1")
+    with pytest.raises(ClassroomError, match="needs TINY_AGENT_MODEL"):
+        classroom.connect("01_loop/read", backend="openai")
+
+
+def test_a_notebook_shows_the_line_and_no_traceback():
+    assert ClassroomError("No.")._render_traceback_() == ["ClassroomError: No."]
+
+
+# --- anthropic
+
+
+def test_anthropic_gets_exactly_this_request(use):
+    with serving(CALL, ANSWER) as server:
+        use(ANTHROPIC_API_KEY=" k-1 \n", ANTHROPIC_BASE_URL=server.url + "/")
+        client = classroom.connect("01_loop/read", backend="anthropic", run="secret-run")
+        assert tiny_agent.run(TASK, client, workspace=WORKSPACE, model=client.model) == "Under the pot."
+    first, second = server.seen
+    assert first.path == "/v1/messages"
+    assert first.headers["x-api-key"] == "k-1"
+    assert first.headers["anthropic-version"] == "2026-10-21"
+    assert first.headers["x-run"] is None
+    assert set(json.loads(first.body)) == {"model", "max_tokens", "tools", "messages"}
+    assert json.loads(second.body)["messages"][2]["content"][0]["content"] == "The key is under the blue pot.\n"
+
+
+def test_the_official_anthropic_client_and_ours_read_the_same_from_the_same_server(use):
+    with serving(CALL, CALL) as server:
+        theirs = anthropic.Anthropic(api_key="k", base_url=server.url).messages.create(
+            model="m", max_tokens=1024, tools=tiny_agent.TOOLS, messages=[{"role": "user", "content": TASK}]
+        )
+        use(ANTHROPIC_API_KEY="k", ANTHROPIC_BASE_URL=server.url, TINY_AGENT_MODEL="m")
+        ours = classroom.connect("01_loop/read", backend="anthropic").post(
+            "/v1/messages",
+            json={
+                "model": "m",
+                "max_tokens": 1024,
+                "tools": tiny_agent.TOOLS,
+                "messages": [{"role": "user", "content": TASK}],
+            },
+        )
+    assert json.loads(server.seen[0].body) == json.loads(server.seen[1].body)
+    assert server.seen[0].headers["anthropic-version"] == server.seen[1].headers["anthropic-version"]
+    assert theirs.content[0].model_dump(exclude_none=True) == ours.json()["content"][0]
+    assert theirs.stop_reason == ours.json()["stop_reason"]
+
+
+# --- openai
+
+
+def completion(message, finish="stop"):
+    body = {"id": "c-1", "object": "chat.completion", "created": 0, "model": "m"}
+    choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": None, **message}}
+    usage = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
+    return 200, JSON, json.dumps({**body, "choices": [choice], "usage": usage}).encode()
+
+
+def tool_call(arguments, id="call_1"):
+    return {"id": id, "type": "function", "function": {"name": "read_file", "arguments": arguments}}
+
+
+OPENAI_CALL = completion({"tool_calls": [tool_call('{"path": "notes.txt"}')]}, "tool_calls")
+OPENAI_ANSWER = completion({"content": "Under the pot."})
+
+
+def test_openai_gets_exactly_this_request(use):
+    with serving(OPENAI_CALL, OPENAI_ANSWER) as server:
+        use(OPENAI_API_KEY="k-1", OPENAI_BASE_URL=f"{server.url}/v1", TINY_AGENT_MODEL="m")
+        client = classroom.connect("01_loop/read", backend="openai")
+        assert tiny_agent.run(TASK, client, workspace=WORKSPACE, model=client.model) == "Under the pot."
+    assert server.seen[1].path == "/v1/chat/completions"
+    assert server.seen[1].headers["authorization"] == "Bearer k-1"
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+    assert json.loads(server.seen[1].body) == {
+        "model": "m",
+        "max_tokens": 1024,
+        "messages": [
+            {"role": "user", "content": TASK},
+            {"role": "assistant", "content": None, "tool_calls": [tool_call('{"path": "notes.txt"}')]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "The key is under the blue pot.\n"},
+        ],
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "read_file", "description": "Read a file", "parameters": schema},
+            }
+        ],
+    }
+
+
+def test_the_official_openai_client_and_ours_read_the_same_from_the_same_server(use):
+    with serving(OPENAI_CALL, OPENAI_CALL) as server:
+        request = openai_form.to_openai(
+            {"model": "m", "max_tokens": 9, "tools": tiny_agent.TOOLS, "messages": [{"role": "user", "content": TASK}]}
+        )
+        theirs = openai.OpenAI(api_key="k", base_url=f"{server.url}/v1").chat.completions.create(**request)
+        use(OPENAI_BASE_URL=f"{server.url}/v1", TINY_AGENT_MODEL="m")
+        ours = classroom.connect("01_loop/read", backend="openai").post(
+            "/v1/messages",
+            json={
+                "model": "m",
+                "max_tokens": 9,
+                "tools": tiny_agent.TOOLS,
+                "messages": [{"role": "user", "content": TASK}],
+            },
+        )
+    assert json.loads(server.seen[0].body) == json.loads(server.seen[1].body)
+    call = theirs.choices[0].message.tool_calls[0]
+    assert ours.json()["content"] == [
+        {"type": "tool_use", "id": call.id, "name": call.function.name, "input": json.loads(call.function.arguments)}
+    ]
+    assert ours.json()["usage"] == {"input_tokens": 5, "output_tokens": 7}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "input"),
+    [
+        ('{"path": "a"}', {"path": "a"}),
+        ({"path": "a"}, {"path": "a"}),
+        ("", {}),
+        (None, {}),
+        ("[1]", [1]),
+        ("{broken", "{broken"),
+    ],
+)
+def test_arguments_come_as_text_or_object_or_not_at_all(arguments, input):
+    reply = openai_form.from_openai(json.loads(completion({"tool_calls": [tool_call(arguments)]})[2]))
+    assert reply["content"][0]["input"] == input
+
+
+@pytest.mark.parametrize(
+    ("finish", "called", "stop_reason"),
+    [
+        ("tool_calls", True, "tool_use"),
+        ("stop", True, "tool_use"),
+        ("tool_call", True, "tool_use"),
+        ("stop", False, "end_turn"),
+        ("length", True, "max_tokens"),
+        ("length", False, "max_tokens"),
+    ],
+)
+def test_the_presence_of_calls_decides_unless_the_reply_was_cut(finish, called, stop_reason):
+    said = {"tool_calls": [tool_call("{}")]} if called else {"content": "hi"}
+    assert openai_form.from_openai(json.loads(completion(said, finish)[2]))["stop_reason"] == stop_reason
+
+
+def test_a_failed_result_is_marked_in_its_text_and_text_beside_a_result_is_kept():
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "no such file", "is_error": True}
+    request = {
+        "model": "m",
+        "max_tokens": 1,
+        "system": "Be brief.",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "also this"}, result]}],
+    }
+    assert openai_form.to_openai(request)["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "tool", "tool_call_id": "c", "content": "[tool error] no such file"},
+        {"role": "user", "content": "also this"},
+    ]
+
+
+def test_llama_cpps_own_openai_server_answers_through_the_same_backend_and_the_official_client(use):
+    base = f"{llama.server().base_url}".rstrip("/") + "/v1"
+    use(OPENAI_BASE_URL=base, TINY_AGENT_MODEL="any")
+    client = classroom.connect("01_loop/read", backend="openai")
+    request = {"model": "any", "max_tokens": 20, "messages": [{"role": "user", "content": "Say hello."}]}
+    ours = client.post("/v1/messages", json=request).json()
+    assert ours["role"] == "assistant"
+    assert ours["content"][0]["type"] == "text"
+    assert ours["stop_reason"] in ("end_turn", "max_tokens")
+    assert 1 <= ours["usage"]["output_tokens"] <= 20
+    theirs = openai.OpenAI(api_key="none", base_url=base).chat.completions.create(**openai_form.to_openai(request))
+    assert theirs.usage.prompt_tokens == ours["usage"]["input_tokens"]
+
+    client.post("/v1/messages", json={**request, "tools": tiny_agent.TOOLS})  # and it takes our form of tools
+
+
+# --- what goes wrong on the way
+
+
+def asking(url, use, **names):
+    use(ANTHROPIC_API_KEY="k", ANTHROPIC_BASE_URL=url, **names)
+    client = classroom.connect("01_loop/read", backend="anthropic")
+    return client.post("/v1/messages", json={"model": "m", "max_tokens": 1, "messages": []})
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (refusal(401, "invalid x-api-key"), "refused the key (HTTP 401: invalid x-api-key)"),
+        (refusal(403), "refused the key (HTTP 403: no)"),
+        (refusal(404, "model: m"), "knows no such address or model (HTTP 404: model: m)"),
+        (refusal(400, "temperature is not supported"), "refused the request (HTTP 400: temperature is not supported)"),
+        ((400, JSON, b'{"error": "plain words"}'), "refused the request (HTTP 400: plain words)"),
+        ((200, {"content-type": "text/html"}, b"<html>"), "answered HTTP 200 with text/html, which is not JSON"),
+        ((200, JSON, b'{"half": '), "answered HTTP 200 with application/json, which is not JSON"),
+        ((502, {"content-type": "text/html"}, b"<html>"), "answered HTTP 502 with text/html, which is not JSON"),
+    ],
+)
+def test_a_fault_of_the_server_is_one_clear_line(answer, said, use, monkeypatch):
+    monkeypatch.setattr(providers.Provider.__init__, "__defaults__", (lambda seconds: None,))
+    with serving(rest=answer) as server, pytest.raises(ClassroomError) as caught:
+        asking(server.url, use)
+    assert said in str(caught.value)
+    assert server.url in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dead_port_is_one_clear_line(use):
+    with serving(ANSWER) as server:
+        url = server.url
+    with pytest.raises(ClassroomError, match=r"cannot be reached .*is the server running\?"):
+        asking(url, use)
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://[", "ftp://127.0.0.1"])
+def test_an_address_that_is_none_is_one_clear_line(url, use):
+    with pytest.raises(ClassroomError, match="cannot be reached"):
+        asking(url, use)
+
+
+def test_json_that_is_no_completion_is_one_clear_line(use):
+    with serving((200, JSON, b'{"hello": "world"}')) as server:
+        use(OPENAI_BASE_URL=server.url, TINY_AGENT_MODEL="m")
+        client = classroom.connect("01_loop/read", backend="openai")
+        with pytest.raises(ClassroomError, match="not a chat completion"):
+            client.post("/v1/messages", json={"model": "m", "max_tokens": 1, "messages": []})
+
+
+def test_a_gzipped_answer_of_a_real_server_is_read(use):
+    import gzip
+
+    status, headers, body = ANSWER
+    with serving((status, {**headers, "content-encoding": "gzip"}, gzip.compress(body))) as server:
+        assert asking(server.url, use).json()["content"][0]["text"] == "Under the pot."
+
+
+# --- busy servers, on a clock that does not run
+
+
+def waits(*answers):
+    """Ask a server that gives these answers; returns the status in the end and the seconds waited before each retry."""
+    slept = []
+    with serving(*answers) as server:
+        provider = providers.Provider(server.url, {}, sleep=slept.append)
+        status = httpx.Client(transport=provider, base_url="http://x").post("/", json={}).status_code
+        assert len(server.seen) == len(slept) + 1
+    return status, slept
+
+
+def test_retry_after_in_seconds_is_honoured_fractions_too():
+    assert waits(refusal(429, **{"retry-after": "2.5"}), ANSWER) == (200, [2.5])
+
+
+def test_retry_after_as_a_date_is_honoured():
+    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=20)
+    status, [slept] = waits(refusal(429, **{"retry-after": email.utils.format_datetime(soon, usegmt=True)}), ANSWER)
+    assert status == 200
+    assert 15 < slept <= 20
+
+
+@pytest.mark.parametrize("busy", [429, 500, 502, 503, 504, 529])
+def test_a_busy_server_without_the_header_is_asked_again_with_growing_waits_and_an_end(busy):
+    assert waits(*[refusal(busy)] * 5) == (busy, [1, 2, 4, 8])
+
+
+def test_a_header_that_is_nonsense_or_in_the_past_is_no_reason_to_fail():
+    assert waits(refusal(429, **{"retry-after": "soon"}), ANSWER) == (200, [1])
+    assert waits(refusal(429, **{"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}), ANSWER) == (200, [0])
+
+
+def test_a_server_that_asks_for_an_hour_is_not_waited_for():
+    assert waits(refusal(429, **{"retry-after": "3600"})) == (429, [])
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+def test_a_refusal_is_never_asked_again(status):
+    assert waits(refusal(status)) == (status, [])
+
+
+# --- scripted
+
+
+def test_a_script_that_is_too_short_says_so():
+    client = classroom.scripted()
+    with pytest.raises(ClassroomError, match="The script has 0 replies, and the loop asked for one more"):
+        tiny_agent.run(TASK, client)
+
+
+def test_a_script_says_that_it_is_one():
+    assert "written by hand" in classroom.scripted().source

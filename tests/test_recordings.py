@@ -1,0 +1,310 @@
+"""Recordings: strict when they are played, whole when they are written, and free of keys."""
+
+import datetime
+import gzip
+import json
+
+import httpx
+import pytest
+
+from classroom import ClassroomError, recordings
+from classroom.recordings import RecordedTransport, Recorder, dump, load, save
+
+PROVENANCE = {"kind": "recorded", "backend": "anthropic", "model": "m", "date": "2026-11-30"}
+JSON = {"content-type": "application/json"}
+
+
+def recording(*exchanges):
+    return {
+        "scene": "01_loop/test",
+        "provenance": PROVENANCE,
+        "exchanges": [
+            {"run": run, "request": request, "response": {"status": 200, "headers": JSON, "json": answer}}
+            for run, request, answer in exchanges
+        ],
+    }
+
+
+def playing(*exchanges):
+    return httpx.Client(transport=RecordedTransport(recording(*exchanges)), base_url="http://test")
+
+
+def ask(client, body, run="1"):
+    return client.post("/v1/messages", json=body, headers={"x-run": run}).json()
+
+
+def recording_from(tmp_path, answer, path="scene.json"):
+    """A client that records what `answer(request)` gives, and the file it records into."""
+    file = tmp_path / path
+    recorder = Recorder(httpx.MockTransport(answer), file, recording())
+    return httpx.Client(transport=recorder, base_url="http://test"), file
+
+
+# --- playing
+
+
+def test_the_order_of_keys_does_not_matter():
+    client = playing(("1", {"a": 1, "b": {"c": 2, "d": 3}}, "yes"))
+    assert ask(client, {"b": {"d": 3, "c": 2}, "a": 1}) == "yes"
+
+
+def test_equal_requests_get_their_answers_in_recorded_order_and_then_no_more():
+    client = playing(("1", {"q": 1}, "first"), ("1", {"q": 1}, "second"))
+    assert [ask(client, {"q": 1}), ask(client, {"q": 1})] == ["first", "second"]
+    with pytest.raises(ClassroomError, match="asked more often than it was recorded"):
+        ask(client, {"q": 1})
+
+
+def test_each_run_has_its_own_answers():
+    client = playing(("1", {"q": 1}, "one"), ("2", {"q": 1}, "two"))
+    assert [ask(client, {"q": 1}, "2"), ask(client, {"q": 1}, "1")] == ["two", "one"]
+    with pytest.raises(ClassroomError, match=r"It has the runs 1, 2\. Nearest is run '1'"):
+        ask(client, {"q": 1}, "3")
+
+
+def test_what_was_not_asked_for_is_counted_as_unused():
+    client = playing(("1", {"q": 1}, "one"), ("1", {"q": 2}, "two"))
+    ask(client, {"q": 1})
+    assert client._transport.unused() == 1
+
+
+def test_a_changed_description_misses_and_the_error_names_the_field_the_words_and_the_ways_on():
+    request = {"tools": [{"name": "read_file", "description": "Read a file"}], "messages": ["hi"]}
+    changed = {"tools": [{"name": "read_file", "description": "Read a file!"}], "messages": ["hi"]}
+    client = playing(("1", {"messages": ["other"]}, "far"), ("1", request, "near"))
+    with pytest.raises(ClassroomError) as caught:
+        ask(client, changed)
+    assert str(caught.value).splitlines() == [
+        "This request was not recorded in the scene '01_loop/test', run '1'.",
+        "It differs from the nearest recorded request in:",
+        '  tools[0].description: recorded "Read a file", now "Read a file!"',
+        "Ways on: undo the change; or ask a real model on this machine (`make live` once, then backend='local');",
+        "or ask a provider with your key (backend='anthropic' or 'openai').",
+    ]
+
+
+def test_a_longer_conversation_misses_and_the_error_counts_the_items():
+    client = playing(("1", {"messages": ["a"]}, "x"))
+    with pytest.raises(ClassroomError, match="messages: recorded 1 items, now 2 items"):
+        ask(client, {"messages": ["a", "b"]})
+
+
+def test_an_absent_and_a_new_field_are_told_apart():
+    client = playing(("1", {"system": "s", "n": None}, "x"))
+    with pytest.raises(ClassroomError) as caught:
+        ask(client, {"n": None, "temperature": 1})
+    assert '  system: recorded "s", now nothing' in str(caught.value)
+    assert "  temperature: recorded nothing, now 1" in str(caught.value)
+
+
+def test_todays_date_and_the_working_folder_match_on_another_day_in_another_folder(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    prompt = f"Today is {datetime.date.today()}. You work in {tmp_path / 'here'}/src."
+    client, file = recording_from(tmp_path, lambda request: httpx.Response(200, json="ok"))
+    ask(client, {"system": prompt})
+    stored = load(file)["exchanges"][0]["request"]["system"]
+    assert stored == "Today is <today>. You work in <working folder>/src."
+
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "there")
+    replay = httpx.Client(transport=RecordedTransport(load(file)), base_url="http://test")
+    assert ask(replay, {"system": f"Today is {datetime.date.today()}. You work in {tmp_path / 'there'}/src."}) == "ok"
+
+
+def test_a_folder_that_only_begins_like_the_working_folder_is_left_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert recordings.normalised(f"{tmp_path}-evil {tmp_path}") == f"{tmp_path}-evil <working folder>"
+
+
+# --- recording
+
+
+def test_what_was_recorded_plays_back_the_same(tmp_path):
+    answers = iter(["one", "two"])
+    client, file = recording_from(tmp_path, lambda request: httpx.Response(200, json={"a": next(answers)}))
+    first, second = ask(client, {"q": 1}), ask(client, {"q": 1})
+    assert (first, second) == ({"a": "one"}, {"a": "two"})
+    replay = httpx.Client(transport=RecordedTransport(load(file)), base_url="http://test")
+    assert (ask(replay, {"q": 1}), ask(replay, {"q": 1})) == (first, second)
+
+
+def test_a_second_connection_that_asks_the_same_is_not_recorded_twice(tmp_path):
+    shared, file = recording(), tmp_path / "scene.json"
+    for _ in range(2):
+        transport = Recorder(httpx.MockTransport(lambda request: httpx.Response(200, json="a")), file, shared)
+        ask(httpx.Client(transport=transport, base_url="http://test"), {"q": 1})
+    assert len(load(file)["exchanges"]) == 1
+
+
+def test_a_gzipped_answer_reaches_the_caller_and_is_recorded_decoded(tmp_path):
+    packed = gzip.compress(b'{"text": "na\xc3\xafve"}')
+    headers = {**JSON, "content-encoding": "gzip"}
+    client, file = recording_from(tmp_path, lambda request: httpx.Response(200, headers=headers, content=packed))
+    assert ask(client, {"q": 1}) == {"text": "naïve"}
+    assert load(file)["exchanges"][0]["response"] == {"status": 200, "headers": JSON, "json": {"text": "naïve"}}
+
+
+class Chunks(httpx.SyncByteStream):
+    """A stream that can be read once, in the given pieces."""
+
+    def __init__(self, *chunks):
+        self.chunks = iter(chunks)
+
+    def __iter__(self):
+        yield from self.chunks
+
+
+EVENTS = (b'data: {"w":"na\xc3', b'\xaf"}\r\n\r\n', b"event: x\r\ndata: a\r\ndata: b\r\n\r\n")
+
+
+def test_a_stream_reaches_the_caller_piece_by_piece_and_is_recorded_whole(tmp_path):
+    sse = {"content-type": "text/event-stream"}
+    client, file = recording_from(tmp_path, lambda r: httpx.Response(200, headers=sse, stream=Chunks(*EVENTS)))
+    seen = []
+    with client.stream("POST", "/v1/messages", json={"stream": True}) as response:
+        for piece in response.iter_raw():
+            assert not file.exists(), "the caller has to wait for the end of the stream"
+            seen.append(piece)
+    assert tuple(seen) == EVENTS
+    assert load(file)["exchanges"][0]["response"]["text"] == b"".join(EVENTS).decode()
+
+    replay = httpx.Client(transport=RecordedTransport(load(file)), base_url="http://test")
+    assert replay.post("/v1/messages", json={"stream": True}).content == b"".join(EVENTS)
+
+
+def test_a_stream_that_the_caller_broke_off_is_not_recorded(tmp_path):
+    sse = {"content-type": "text/event-stream"}
+    client, file = recording_from(tmp_path, lambda r: httpx.Response(200, headers=sse, stream=Chunks(*EVENTS)))
+    with client.stream("POST", "/v1/messages", json={}) as response:
+        next(response.iter_raw())
+    assert not file.exists()
+
+
+def test_a_stream_that_ends_in_an_error_event_is_an_error_and_not_a_short_answer(tmp_path):
+    sse = {"content-type": "text/event-stream"}
+    pieces = (b'data: {"w":"half"}\n\n', b"event: error\ndata: overloaded\n\n")
+    client, file = recording_from(tmp_path, lambda r: httpx.Response(200, headers=sse, stream=Chunks(*pieces)))
+    with pytest.raises(ClassroomError, match="ended in an error event: overloaded"):
+        client.post("/v1/messages", json={})
+    assert not file.exists()
+
+
+def test_bytes_that_are_no_text_are_recorded_too(tmp_path):
+    raw = {"content-type": "application/octet-stream"}
+    client, file = recording_from(tmp_path, lambda r: httpx.Response(200, headers=raw, content=b"\xff\x00"))
+    client.post("/v1/messages", json={})
+    replay = httpx.Client(transport=RecordedTransport(load(file)), base_url="http://test")
+    assert replay.post("/v1/messages", json={}).content == b"\xff\x00"
+
+
+def test_a_refusal_is_not_recorded(tmp_path):
+    client, file = recording_from(tmp_path, lambda request: httpx.Response(529, json={"error": "overloaded"}))
+    with pytest.raises(ClassroomError, match="HTTP 529 was not recorded"):
+        ask(client, {})
+    assert not file.exists()
+
+
+# --- keys
+
+
+def test_only_listed_headers_are_stored_in_any_case_and_no_url(tmp_path):
+    headers = {"Content-TYPE": "application/json", "Set-Cookie": "session=1", "Anthropic-Organization-Id": "org-7"}
+    client, file = recording_from(tmp_path, lambda request: httpx.Response(200, headers=headers, content=b"{}"))
+    client.post("/v1/messages?key=k-test-1", json={}, headers={"X-Api-Key": "k-test-1", "Authorization": "k-test-1"})
+    text = file.read_text()
+    assert load(file)["exchanges"][0]["response"]["headers"] == {"content-type": "application/json"}
+    assert not any(word in text for word in ("k-test-1", "session", "org-7"))
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["sk-test-AAAABBBBCCCCDDDD", "sk-ant-api03-abcdefghijklmnop", "ghp_" + "a" * 36, "Bearer abcdefghijklmnopqrst"],
+)
+def test_a_key_in_a_prompt_or_an_answer_refuses_the_whole_file(tmp_path, key):
+    for request, answer in [(f"use {key}", "ok"), ("hi", f"your key is {key}")]:
+        file = tmp_path / "scene.json"
+        with pytest.raises(ClassroomError, match="was not saved: a key") as caught:
+            save(file, recording(("1", {"system": request}, answer)))
+        assert key not in str(caught.value)
+        assert not file.exists()
+
+
+def test_the_live_key_is_found_whatever_it_looks_like(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "plain-words-1234")
+    with pytest.raises(ClassroomError, match=r"the value of \$SOME_API_KEY"):
+        save(tmp_path / "scene.json", recording(("1", {"system": "use plain-words-1234"}, "ok")))
+
+
+def test_words_that_only_resemble_a_key_are_saved(tmp_path):
+    save(tmp_path / "scene.json", recording(("1", {"system": "task-management-and-planning"}, "ok")))
+
+
+def test_a_folder_of_this_machine_is_not_saved(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ClassroomError, match="a folder of this machine"):
+        save(tmp_path / "scene.json", recording(("1", {}, f"I looked into {tmp_path}/x")))
+
+
+# --- the file
+
+
+def test_the_file_is_readable_and_comes_back_as_it_was(tmp_path):
+    save(tmp_path / "scene.json", recording(("1", {"q": "é"}, "ü")))
+    text = (tmp_path / "scene.json").read_text(encoding="utf-8")
+    assert '"q": "é"' in text
+    assert dump(load(tmp_path / "scene.json")) == text
+
+
+def test_any_changed_byte_is_found(tmp_path):
+    """Every single byte in turn: either the file no longer loads, or its text is not what dump() writes."""
+    file = tmp_path / "01_loop" / "recordings" / "scene.json"
+    save(file, recording(("1", {"q": 1}, "a")))
+    whole = file.read_bytes()
+    for i, byte in enumerate(whole):
+        file.write_bytes(whole[:i] + bytes([byte ^ 1]) + whole[i + 1 :])
+        try:
+            found = dump(load(file)).encode() != file.read_bytes()
+        except ClassroomError:
+            found = True
+        assert found, whole[max(0, i - 20) : i + 20]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is broken"),
+        ("{", "is broken"),
+        ("[]", "is broken"),
+        ('{"sha256": "0", "exchanges": []}', "somebody changed it"),
+        ('{"sha256": "0", "provenance": {"kind": "recorded"}, "exchanges": []}', "somebody changed it"),
+    ],
+)
+def test_a_broken_file_is_said_in_a_line_with_the_way_back(tmp_path, text, said):
+    file = tmp_path / "01_loop" / "recordings" / "scene.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    with pytest.raises(ClassroomError, match=f"chapters/01_loop/recordings/scene.json .*{said}.*git checkout"):
+        load(file)
+
+
+def test_a_missing_file_is_said_with_the_scenes_that_there_are(tmp_path):
+    file = tmp_path / "01_loop" / "recordings" / "read.json"
+    save(file, recording())
+    with pytest.raises(ClassroomError, match=r"no recording .*raed.json \(scenes recorded there: read\)"):
+        load(file.with_name("raed.json"))
+
+
+def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    file = tmp_path / "scene.json"
+    save(file, recording(("1", {}, "old")))
+    before = file.read_bytes()
+    monkeypatch.setattr("os.replace", lambda a, b: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        save(file, recording(("1", {}, "new")))
+    assert file.read_bytes() == before
+
+
+def test_scripted_is_said_and_never_called_a_models_words():
+    assert recordings.source({"kind": "scripted"}) == "scripted: written by hand to show a point, not said by a model"
+    assert json.loads(dump(recording()))["provenance"]["kind"] == "recorded"

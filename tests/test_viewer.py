@@ -1,0 +1,65 @@
+"""The transcript viewer: every block is shown, errors cannot be missed, and nothing in a message becomes markup."""
+
+from classroom import show
+
+MESSAGES = [
+    {"role": "user", "content": "Read a.txt"},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "I look."},
+            {"type": "tool_use", "id": "t1", "name": "read_file", "input": {"path": "a.txt"}},
+        ],
+    },
+    {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": "t1", "is_error": True, "content": "no such file"}],
+    },
+]
+
+
+def test_as_text_the_turns_stand_in_order_and_an_error_says_so():
+    assert repr(show(MESSAGES, "scripted")).splitlines() == [
+        "(scripted)",
+        "user",
+        "    Read a.txt",
+        "assistant",
+        "    I look.",
+        "assistant · tool_use · read_file",
+        '    {"path": "a.txt"}',
+        "ERROR · user · tool_result",
+        "    no such file",
+    ]
+
+
+def test_as_html_an_error_has_its_own_class_and_word_and_the_raw_json_is_folded_away():
+    page = show(MESSAGES)._repr_html_()
+    assert '<div class="ta-turn ta-error"><span class="ta-who">ERROR · user · tool_result</span>' in page
+    assert "<details><summary>raw JSON</summary>" in page
+    assert "&quot;tool_use_id&quot;: &quot;t1&quot;" in page
+
+
+def test_markup_in_a_message_is_shown_and_not_run():
+    page = show([{"role": "user", "content": "<script>alert(1)</script>"}], "<b>")._repr_html_()
+    assert "<script>" not in page
+    assert "<b>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_a_block_of_an_unknown_kind_a_malformed_one_and_an_empty_message_are_shown_too():
+    odd = [
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"no": "type"}]},
+        {"role": "assistant", "content": []},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image"}]}]},
+    ]
+    text = repr(show(odd))
+    assert '{"type": "thinking", "thinking": "hm"}' in text
+    assert '{"no": "type"}' in text
+    assert "(nothing)" in text
+    assert '{"type": "image"}' in text
+
+
+def test_a_long_text_is_shortened_on_screen_and_whole_in_the_raw_json():
+    page = show([{"role": "user", "content": "x" * 5000}])._repr_html_()
+    assert "3,000 more characters in the raw JSON" in page
+    assert "x" * 5000 in page
