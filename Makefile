@@ -24,8 +24,7 @@ help:  ## this list
 lab: sound  ## open a chapter in JupyterLab      CHAPTER=01_loop PORT=8888
 	@test -f chapters/$(CHAPTER)/$(CHAPTER).ipynb || { echo "There is no chapter '$(CHAPTER)'. There are: $$(cd chapters && echo *)"; exit 2; }
 	$(PY) -m jupyter lab --port=$(PORT) $$(test "$$(id -u)" = 0 && echo --allow-root) \
-	  --LabApp.news_url= --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate \
-	  chapters/$(CHAPTER)/$(CHAPTER).ipynb
+	  --LabApp.default_url=/lab/tree/chapters/$(CHAPTER)/$(CHAPTER).ipynb
 
 test: sound $(VENV)/.live  ## lint, unit tests, notebooks, tags; with the local model
 	$(PY) -m ruff format --check .
@@ -40,19 +39,19 @@ live: sound $(VENV)/.live  ## install the local model, once (about 200 MB)
 	@$(PY) -c 'from classroom import llama; print("The local model is here:", llama.about()["weights"])'
 
 model: live  ## serve the local model on 127.0.0.1  MODEL_PORT=8088
-	@$(PY) -m classroom.local --port $(MODEL_PORT)
+	@$(PY) -m classroom model --port $(MODEL_PORT)
 
 record: live  ## record a chapter's scenes again     CHAPTER=01_loop
-	$(PY) -m classroom.record record $(CHAPTER)
+	$(PY) -m classroom record $(CHAPTER)
 
 verify: live  ## ask the local model every recorded request again and compare
-	@$(PY) -m classroom.record verify
+	@$(PY) -m classroom verify
 
 freeze: sound  ## keep the package in its chapter, before the next version is begun
-	@$(PY) -m classroom.versions freeze
+	@$(PY) -m classroom freeze
 
 tags: sound  ## build the tags v0.1, v0.2, … from the last commit
-	@$(PY) -m classroom.versions tags
+	@$(PY) -m classroom tags
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache
@@ -64,6 +63,7 @@ $(VENV)/.ready: requirements.txt
 	@echo "Installing into $(VENV), once …"
 	@$(PYTHON) -m venv --clear $(VENV) || { echo "Python could not make a virtual environment. On Debian and Ubuntu: apt install python3-venv."; exit 2; }
 	@$(PIP) -r requirements.txt && $(PIP) --no-deps -e . || { echo "The installation was broken off. Is there a network? Type the same command again."; exit 2; }
+	@$(PY) -m jupyter labextension disable @jupyterlab/apputils-extension:announcements >/dev/null 2>&1  # asks about news
 	@touch $@
 
 $(VENV)/.live: requirements-live.txt $(VENV)/.ready

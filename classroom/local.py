@@ -4,7 +4,6 @@ Answers POST /v1/messages like the API does, errors included. Does not stream, c
 answers what it cannot do with a 400, never by leaving it out. Takes any key, in x-api-key or as a bearer token.
 """
 
-import argparse
 import json
 import zlib
 from collections.abc import Callable, Iterable
@@ -104,27 +103,17 @@ class _Handler(WSGIRequestHandler):
         print(f"{self.command} {self.path} {args[1]}", flush=True)
 
 
-def main() -> None:
-    """Serve the application on 127.0.0.1: python -m classroom.local --port 8088"""
-    parser = argparse.ArgumentParser(prog="python -m classroom.local", description=__doc__.splitlines()[0])
-    parser.add_argument("--port", type=int, default=8088)
-    port = parser.parse_args().port
+def serve(port: int) -> None:
+    """Serve the application on 127.0.0.1 until Ctrl-C. Raises ClassroomError where the port or the model is missing."""
+    llama.weights()
     try:
-        llama.weights()
         server = make_server("127.0.0.1", port, application, handler_class=_Handler)
-    except ClassroomError as error:
-        raise SystemExit(str(error)) from None
-    except OSError as error:
-        raise SystemExit(
-            f"Port {port} on 127.0.0.1: {error.strerror}. Try another: make model MODEL_PORT=8090"
-        ) from None
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ClassroomError(f"Port {port} on 127.0.0.1: {reason}. Try another: make model MODEL_PORT=8090") from None
     print(f"The Messages API on http://127.0.0.1:{server.server_port}: {', '.join(smollm.IDS)}. Ctrl-C ends it.")
     print(f"  ANTHROPIC_BASE_URL=http://127.0.0.1:{server.server_port} ANTHROPIC_API_KEY=any", flush=True)
     try:
         server.serve_forever()
     except KeyboardInterrupt:
         print("ended")
-
-
-if __name__ == "__main__":
-    main()

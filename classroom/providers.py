@@ -24,7 +24,9 @@ class Provider(httpx.BaseTransport):
 
     def __init__(self, url: str, headers: dict[str, str], sleep: Callable[[float], None] = time.sleep):
         self.url, self.headers = url, {"content-type": "application/json", **headers}
-        self.client = httpx.Client(timeout=600)  # a client and not a transport: it heeds the proxies of the environment
+        # A client and not a transport: it heeds the proxies of the environment. No connection is kept open between
+        # turns, since nobody closes a client in a notebook.
+        self.client = httpx.Client(timeout=600, limits=httpx.Limits(max_keepalive_connections=0))
         self.send = tenacity.Retrying(
             retry=tenacity.retry_if_result(lambda response: response.status_code in RETRIED),
             wait=_wait,

@@ -1,14 +1,12 @@
-"""Record a chapter again, or verify its recordings: `python -m classroom.record record|verify`.
+"""Record a chapter again, save a notebook's outputs, verify recordings.
 
 Recording runs the chapter's notebook live and keeps every exchange of every scene, then runs it on the new
 recordings and saves its outputs. Does not touch a scene that was written by hand.
 """
 
-import argparse
 import os
 import platform
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
@@ -16,12 +14,16 @@ import httpx
 
 from . import llama, local, recordings
 from .errors import ClassroomError
-from .versions import CHAPTERS, chapters
+from .versions import CHAPTERS
+
+
+def notebook_of(chapter: str) -> Path:
+    return CHAPTERS / chapter / f"{chapter}.ipynb"
 
 
 def record(chapter: str) -> None:
     """Record the chapter's scenes from a live backend, $TINY_AGENT_BACKEND or else the local model."""
-    notebook, kept = CHAPTERS / chapter / f"{chapter}.ipynb", CHAPTERS / chapter / "recordings"
+    notebook, kept = notebook_of(chapter), CHAPTERS / chapter / "recordings"
     with tempfile.TemporaryDirectory() as scratch:
         backend = os.environ.get("TINY_AGENT_BACKEND") or "local"
         execute(notebook, {"TINY_AGENT_BACKEND": backend, "TINY_AGENT_RECORD": scratch}, without="not-recorded")
@@ -51,6 +53,7 @@ def execute(path: Path, env: dict[str, str], without: str | None = None):
         notebook,
         timeout=1800,
         kernel_name="python3",
+        coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
     )
     return client.execute(env={**os.environ, **env})
@@ -102,22 +105,3 @@ def _ask_again(recording: dict, path: Path) -> dict:
         for exchange in recording["exchanges"]:
             client.post("/v1/messages", json=exchange["request"], headers={"x-run": exchange["run"]})
     return new
-
-
-def main() -> None:
-    """python -m classroom.record record CHAPTER…, or verify, or outputs CHAPTER…"""
-    parser = argparse.ArgumentParser(prog="python -m classroom.record", description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["record", "outputs", "verify"])
-    parser.add_argument("chapters", nargs="*", help="which chapters (default: all)")
-    args = parser.parse_args()
-    try:
-        if args.what == "verify":
-            return verify()
-        for chapter in args.chapters or chapters():
-            record(chapter) if args.what == "record" else write_outputs(CHAPTERS / chapter / f"{chapter}.ipynb")
-    except ClassroomError as error:
-        sys.exit(str(error))
-
-
-if __name__ == "__main__":
-    main()

@@ -4,7 +4,6 @@ Main is the source: each chapter's folder holds the package as it stood, the new
 the top. Does not move or delete a tag.
 """
 
-import argparse
 import filecmp
 import importlib.util
 import json
@@ -186,17 +185,3 @@ def _title(root: Path, chapter: str) -> str:
 def _next_patch(tag: str) -> str:
     major, minor, *patch = tag.removeprefix("v").split(".")
     return f"{major}.{minor}.{int(patch[0]) + 1 if patch else 1}"
-
-
-def main() -> None:
-    """python -m classroom.versions freeze|tags"""
-    parser = argparse.ArgumentParser(prog="python -m classroom.versions", description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["freeze", "tags"])
-    try:
-        print(freeze() if parser.parse_args().what == "freeze" else "\n".join(tags()))
-    except ClassroomError as error:
-        raise SystemExit(str(error)) from None
-
-
-if __name__ == "__main__":
-    main()

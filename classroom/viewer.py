@@ -8,19 +8,10 @@ import json
 
 LONGEST = 2000  # characters of one block that are drawn; the raw JSON holds it all
 
-# Half-transparent greys and inherited text colours, so that it reads in a light and in a dark theme.
-STYLE = """<style>
-.ta-talk{max-width:52em;font-size:13px;line-height:1.45}
-.ta-talk .ta-turn{margin:.35em 0;padding:.35em .7em;border-left:4px solid rgba(128,128,128,.55);
- background:rgba(128,128,128,.09);border-radius:3px;overflow-wrap:anywhere}
-.ta-talk .ta-assistant{border-color:#3b82f6}.ta-talk .ta-call{border-color:#8b5cf6}
-.ta-talk .ta-result{border-color:#10a37f}
-.ta-talk .ta-error{border-color:#e5484d;background:rgba(229,72,77,.16)}
-.ta-talk .ta-who{font-weight:600}.ta-talk .ta-error .ta-who{color:#e5484d}
-.ta-talk pre{margin:.15em 0 0;padding:0;white-space:pre-wrap;overflow-wrap:anywhere;background:none;
- color:inherit;font-size:12.5px}
-.ta-talk summary{cursor:pointer;opacity:.75}.ta-talk .ta-source{opacity:.75;font-size:12px}
-</style>"""
+# Half-transparent greys and inherited text colours, so that it reads in a light and in a dark theme; written into each
+# element, since a notebook that is not trusted yet is shown without its style sheets.
+EDGES = {"assistant": "#3b82f6", "call": "#8b5cf6", "result": "#10a37f", "error": "#e5484d"}
+PRE = "margin: 0; padding: 0; background: none; color: inherit; white-space: pre-wrap; overflow-wrap: anywhere"
 
 
 class Transcript:
@@ -37,15 +28,19 @@ class Transcript:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        drawn = "".join(
-            f'<div class="ta-turn ta-{kind}"><span class="ta-who">{html.escape(who)}</span>'
-            f"<pre>{html.escape(_shortened(text))}</pre></div>"
-            for kind, who, text in self.turns
-        )
-        source = f'<div class="ta-source">{html.escape(self.source)}</div>' if self.source else ""
+        source = f"<div><small>{html.escape(self.source)}</small></div>" if self.source else ""
         raw = html.escape(json.dumps(self.messages, indent=1, ensure_ascii=False))
-        details = f"<details><summary>raw JSON</summary><pre>{raw}</pre></details>"
-        return f'{STYLE}<div class="ta-talk">{source}{drawn}{details}</div>'
+        details = f'<details><summary>raw JSON</summary><pre style="{PRE}">{raw}</pre></details>'
+        return f"<div>{source}{''.join(_drawn(*turn) for turn in self.turns)}{details}</div>"
+
+
+def _drawn(kind: str, who: str, text: str) -> str:
+    shade = "rgba(229, 72, 77, 0.18)" if kind == "error" else "rgba(128, 128, 128, 0.10)"
+    edge = EDGES.get(kind, "#8a8a8a")
+    return (
+        f'<div style="margin: 4px 0; padding: 4px 10px; border-left: 4px solid {edge}; background-color: {shade}">'
+        f'<b>{html.escape(who)}</b><pre style="{PRE}">{html.escape(_shortened(text))}</pre></div>'
+    )
 
 
 def show(messages: list[dict], source: str = "") -> Transcript:

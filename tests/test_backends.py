@@ -101,9 +101,10 @@ def test_anthropic_gets_exactly_this_request(use):
 
 def test_the_official_anthropic_client_and_ours_read_the_same_from_the_same_server(use):
     with serving(CALL, CALL) as server:
-        theirs = anthropic.Anthropic(api_key="k", base_url=server.url).messages.create(
-            model="m", max_tokens=1024, tools=tiny_agent.TOOLS, messages=[{"role": "user", "content": TASK}]
-        )
+        with anthropic.Anthropic(api_key="k", base_url=server.url) as official:
+            theirs = official.messages.create(
+                model="m", max_tokens=1024, tools=tiny_agent.TOOLS, messages=[{"role": "user", "content": TASK}]
+            )
         use(ANTHROPIC_API_KEY="k", ANTHROPIC_BASE_URL=server.url, TINY_AGENT_MODEL="m")
         ours = classroom.connect("01_loop/read", backend="anthropic").post(
             "/v1/messages",
@@ -168,7 +169,8 @@ def test_the_official_openai_client_and_ours_read_the_same_from_the_same_server(
         request = openai_form.to_openai(
             {"model": "m", "max_tokens": 9, "tools": tiny_agent.TOOLS, "messages": [{"role": "user", "content": TASK}]}
         )
-        theirs = openai.OpenAI(api_key="k", base_url=f"{server.url}/v1").chat.completions.create(**request)
+        with openai.OpenAI(api_key="k", base_url=f"{server.url}/v1") as official:
+            theirs = official.chat.completions.create(**request)
         use(OPENAI_BASE_URL=f"{server.url}/v1", TINY_AGENT_MODEL="m")
         ours = classroom.connect("01_loop/read", backend="openai").post(
             "/v1/messages",
@@ -244,7 +246,8 @@ def test_llama_cpps_own_openai_server_answers_through_the_same_backend_and_the_o
     assert ours["content"][0]["type"] == "text"
     assert ours["stop_reason"] in ("end_turn", "max_tokens")
     assert 1 <= ours["usage"]["output_tokens"] <= 20
-    theirs = openai.OpenAI(api_key="none", base_url=base).chat.completions.create(**openai_form.to_openai(request))
+    with openai.OpenAI(api_key="none", base_url=base) as official:
+        theirs = official.chat.completions.create(**openai_form.to_openai(request))
     assert theirs.usage.prompt_tokens == ours["usage"]["input_tokens"]
 
     client.post("/v1/messages", json={**request, "tools": tiny_agent.TOOLS})  # and it takes our form of tools

@@ -115,9 +115,16 @@ OPTIONAL = tool("look", "Look around", where={"type": "string"}, how={"type": "s
 EMPTY = {"name": "now", "description": "The time", "input_schema": {"type": "object"}}
 
 
-@pytest.mark.parametrize("model", smollm.IDS)
-def test_every_reply_is_one_call_of_an_offered_form_or_an_answer(model):
-    for tools in [(READ, WRITE, LIST), (ODD,), (OPTIONAL,), (EMPTY,)]:
+@pytest.mark.parametrize(
+    ("model", "offers"),
+    [
+        ("smollm2-135m", [(READ,)]),
+        ("smollm2-135m-bare", [(READ, WRITE, LIST), (ODD,), (OPTIONAL,), (EMPTY,)]),
+        ("smollm2-135m-free", [(READ,), (EMPTY,)]),
+    ],
+)
+def test_every_reply_is_one_call_of_an_offered_form_or_an_answer(model, offers):
+    for tools in offers:
         reply = post(request(model, tools)).json()
         (block,) = reply["content"]
         if reply["stop_reason"] == "tool_use":
@@ -134,7 +141,7 @@ def test_every_reply_is_one_call_of_an_offered_form_or_an_answer(model):
 
 def test_the_free_model_invents_tools():
     names = set()
-    for run in range(8):
+    for run in range(4):
         body = request("smollm2-135m-free", messages=[{"role": "user", "content": "Delete the file old.txt."}])
         names |= {b["name"] for b in post(body, str(run)).json()["content"] if b["type"] == "tool_use"}
     assert names - {"read_file"}
@@ -144,7 +151,7 @@ def test_the_free_model_invents_tools():
 
 
 def test_equal_requests_give_equal_bytes_whatever_was_asked_in_between():
-    asks = [(run, task) for run in ("1", "2", "3") for task in ("What is in plan.md?", "What do my notes say?")]
+    asks = [(run, task) for run in ("1", "2") for task in ("What is in plan.md?", "What do my notes say?")]
     bodies = {task: request(messages=[{"role": "user", "content": task}]) for _, task in asks}
     first = {ask: post(bodies[ask[1]], ask[0]).content for ask in asks}
     post(request("smollm2-135m-bare"))
@@ -216,19 +223,19 @@ def served():
 
 
 def test_the_official_anthropic_client_gets_a_tool_call_out_of_it(served):
-    client = anthropic.Anthropic(api_key="any", base_url=served)
-    reply = client.messages.create(model="smollm2-135m", max_tokens=1024, tools=[READ], messages=TASK)
-    assert reply.stop_reason == "tool_use"
-    assert reply.content[0].name == "read_file"
-    assert reply.usage.input_tokens > 900
-    with pytest.raises(anthropic.NotFoundError, match="answers to: smollm2-135m"):
-        client.messages.create(model="nobody", max_tokens=1, messages=TASK)
+    with anthropic.Anthropic(api_key="any", base_url=served) as client:
+        reply = client.messages.create(model="smollm2-135m", max_tokens=1024, tools=[READ], messages=TASK)
+        assert reply.stop_reason == "tool_use"
+        assert reply.content[0].name == "read_file"
+        assert reply.usage.input_tokens > 900
+        with pytest.raises(anthropic.NotFoundError, match="answers to: smollm2-135m"):
+            client.messages.create(model="nobody", max_tokens=1, messages=TASK)
 
 
 def test_make_model_says_that_a_port_is_in_use(served):
     port = served.rpartition(":")[2]
     done = subprocess.run(
-        [sys.executable, "-m", "classroom.local", "--port", port], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "classroom", "model", "--port", port], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 1
     assert done.stderr == f"Port {port} on 127.0.0.1: Address already in use. Try another: make model MODEL_PORT=8090\n"

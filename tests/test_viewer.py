@@ -32,9 +32,11 @@ def test_as_text_the_turns_stand_in_order_and_an_error_says_so():
     ]
 
 
-def test_as_html_an_error_has_its_own_class_and_word_and_the_raw_json_is_folded_away():
+def test_as_html_an_error_has_its_own_colour_and_word_and_the_raw_json_is_folded_away():
     page = show(MESSAGES)._repr_html_()
-    assert '<div class="ta-turn ta-error"><span class="ta-who">ERROR · user · tool_result</span>' in page
+    turns = page.split("<div style=")[1:]
+    assert ["#e5484d" in turn for turn in turns] == [False, False, False, True]
+    assert "<b>ERROR · user · tool_result</b>" in turns[-1]
     assert "<details><summary>raw JSON</summary>" in page
     assert "&quot;tool_use_id&quot;: &quot;t1&quot;" in page
 
@@ -42,7 +44,7 @@ def test_as_html_an_error_has_its_own_class_and_word_and_the_raw_json_is_folded_
 def test_markup_in_a_message_is_shown_and_not_run():
     page = show([{"role": "user", "content": "<script>alert(1)</script>"}], "<b>")._repr_html_()
     assert "<script>" not in page
-    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
 
 
