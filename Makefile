@@ -1,6 +1,6 @@
 # One verb each; `make` alone lists them.
 CHAPTER ?= 01_loop
-SCENE ?= $(CHAPTER)/read
+NEWEST := $(notdir $(lastword $(sort $(wildcard chapters/[0-9]*))))
 TASK ?= Read notes.txt and tell me what it says.
 BACKEND ?= $(or $(TINY_AGENT_BACKEND),recorded)
 RUN ?= 1
@@ -32,8 +32,8 @@ test: sound $(VENV)/.live  ## lint, unit tests, notebooks, tags; with the local 
 	$(PY) -m pytest --nbval --nbval-current-env tests chapters
 
 run: sound  ## give the newest agent a task       TASK="…" BACKEND=local RUN=1
-	@$(PY) -m tiny_agent --backend $(BACKEND) --scene $(SCENE) --run $(RUN) \
-	  --workspace chapters/$(CHAPTER)/workspace "$$TASK"
+	@$(PY) -m tiny_agent --backend $(BACKEND) --run $(RUN) $(if $(SCENE),--scene $(SCENE)) \
+	  --workspace chapters/$(NEWEST)/workspace "$$TASK"
 
 live: sound $(VENV)/.live  ## install the local model, once (about 200 MB)
 	@$(PY) -c 'from classroom import llama; print("The local model is here:", llama.about()["weights"])'

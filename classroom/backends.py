@@ -74,7 +74,7 @@ def connect(scene: str, *, backend: str | None = None, run: str | int = 1) -> Cl
         )
     transport, model, origin = _live(backend, path)
     if scratch:
-        transport = _recorder(transport, scratch, scene, origin)
+        transport = _recorder(transport, scratch, scene, {"backend": backend, **origin})
     return Client(transport, model=model, source=f"live, asked now: {backend} {model}", run=str(run))
 
 
@@ -147,6 +147,6 @@ def _recorder(transport: httpx.BaseTransport, folder: str, scene: str, origin: d
     chapter, _, name = scene.partition("/")
     path = Path(folder) / chapter / "recordings" / f"{name}.json"
     date = datetime.date.today().isoformat()
-    provenance = {"kind": "recorded", "backend": os.environ.get("TINY_AGENT_BACKEND"), **origin, "date": date}
+    provenance = {"kind": "recorded", **origin, "date": date}
     start = {"scene": scene, "provenance": provenance, "exchanges": []}
     return recordings.Recorder(transport, path, _being_recorded.setdefault(str(path), start))

@@ -1,13 +1,14 @@
 import os
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from classroom.versions import CHAPTERS, ROOT, package
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +49,10 @@ def serving(*answers, rest=None):
 
 
 JSON = {"content-type": "application/json"}
+
+
+def command(chapter, *args):
+    """`python -m tiny_agent` of a chapter's version, in the chapter's folder."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package(chapter).parent), str(ROOT)])}
+    line = [sys.executable, "-m", "tiny_agent", "--workspace", "workspace", *args]
+    return subprocess.run(line, cwd=CHAPTERS / chapter, env=env, capture_output=True, text=True)

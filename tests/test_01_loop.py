@@ -2,15 +2,14 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import nbformat
 import pytest
+from conftest import command
 
 import classroom
 from classroom.recordings import load
-from classroom.versions import CHAPTERS, ROOT
+from classroom.versions import CHAPTERS
 
 tiny_agent = classroom.version("v0.1")
 WORKSPACE = CHAPTERS / "01_loop" / "workspace"
@@ -123,7 +122,7 @@ def test_every_recorded_answer_of_the_chapter_is_played(scene):
 
 
 def test_the_command_prints_the_answer_and_a_line_for_each_turn():
-    done = command("Read notes.txt and tell me what it says.", "--run", "2")
+    done = command("01_loop", "Read notes.txt and tell me what it says.", "--run", "2")
     assert done.stdout == "The key is under the blue pot.\n"
     assert re.fullmatch(
         r"\[turn 1 · read_file notes.txt · in=\d+ out=\d+\]\n\[turn 2 · end_turn · in=\d+ out=\d+\]\n", done.stderr
@@ -132,7 +131,7 @@ def test_the_command_prints_the_answer_and_a_line_for_each_turn():
 
 
 def test_the_command_says_in_words_that_a_task_was_not_recorded():
-    done = command("Read notes.txt and sing it.")
+    done = command("01_loop", "Read notes.txt and sing it.")
     assert done.returncode == 1
     assert done.stdout == ""
     assert "messages[0].content: recorded" in done.stderr
@@ -140,16 +139,9 @@ def test_the_command_says_in_words_that_a_task_was_not_recorded():
 
 
 def test_the_command_crashes_like_the_loop():
-    done = command("What is on my shopping list?", "--scene", "01_loop/crash")
+    done = command("01_loop", "What is on my shopping list?", "--scene", "01_loop/crash")
     assert done.returncode == 1
-    assert done.stderr.endswith("No such file or directory: 'chapters/01_loop/workspace/my_shopping_list.txt'\n")
-
-
-def command(*args):
-    workspace = ["--workspace", "chapters/01_loop/workspace"]
-    return subprocess.run(
-        [sys.executable, "-m", "tiny_agent", *workspace, *args], cwd=ROOT, capture_output=True, text=True
-    )
+    assert done.stderr.endswith("No such file or directory: 'workspace/my_shopping_list.txt'\n")
 
 
 def test_the_solution_in_the_notebook_passes_the_check_of_the_notebook(capsys):

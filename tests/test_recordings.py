@@ -6,12 +6,13 @@ import json
 
 import httpx
 import pytest
+from conftest import JSON, serving
 
-from classroom import ClassroomError, recordings
+import classroom
+from classroom import ClassroomError, backends, recordings
 from classroom.recordings import RecordedTransport, Recorder, dump, load, save
 
 PROVENANCE = {"kind": "recorded", "backend": "anthropic", "model": "m", "date": "2026-11-30"}
-JSON = {"content-type": "application/json"}
 
 
 def recording(*exchanges):
@@ -308,3 +309,31 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
 def test_scripted_is_said_and_never_called_a_models_words():
     assert recordings.source({"kind": "scripted"}) == "scripted: written by hand to show a point, not said by a model"
     assert json.loads(dump(recording()))["provenance"]["kind"] == "recorded"
+
+
+def test_connect_records_what_a_live_backend_answers_and_says_where_it_came_from(tmp_path, monkeypatch):
+    answer = {"type": "message", "role": "assistant", "content": [], "stop_reason": "end_turn", "usage": {}}
+    with serving((200, JSON, json.dumps(answer).encode())) as server:
+        monkeypatch.setenv("TINY_AGENT_RECORD", str(tmp_path))
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "k-test-12345678")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        classroom.connect("01_loop/new", backend="anthropic", run=4).post("/v1/messages", json={"model": "m"})
+    recording = load(tmp_path / "01_loop" / "recordings" / "new.json")
+    assert recording["scene"] == "01_loop/new"
+    assert recording["provenance"] == {
+        "kind": "recorded",
+        "backend": "anthropic",
+        "model": "claude-haiku-5-5",
+        "date": datetime.date.today().isoformat(),
+    }
+    assert [(e["run"], e["request"]) for e in recording["exchanges"]] == [("4", {"model": "m"})]
+
+
+def test_a_scene_that_was_written_by_hand_is_played_and_not_recorded_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(backends, "scene_path", lambda scene: tmp_path / "recordings" / "hand.json")
+    by_hand = {**recording(("1", {"q": 1}, "written")), "provenance": {"kind": "scripted", "model": "scripted"}}
+    save(tmp_path / "recordings" / "hand.json", by_hand)
+    monkeypatch.setenv("TINY_AGENT_RECORD", str(tmp_path / "new"))
+    client = classroom.connect("01_loop/hand", backend="anthropic")
+    assert client.source.startswith("scripted: written by hand")
+    assert not (tmp_path / "new").exists()
