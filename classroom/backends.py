@@ -112,6 +112,7 @@ def _live(backend: str, path: Path) -> tuple[httpx.BaseTransport, str, dict]:
             model = recorded_id if recorded_id in smollm.IDS else model
         llama.weights()
         sampling = {"temperature": smollm.IDS.get(model, {}).get("temperature"), **smollm.CUTS, "seed": "crc32 of run"}
+        sampling["max_tokens"] = smollm.MAX_TOKENS
         origin = {"model": model, "sampling": sampling, **llama.about()}
         return Checked(httpx.WSGITransport(local.application), "the local model"), model, origin
     if backend == "anthropic":
@@ -120,7 +121,8 @@ def _live(backend: str, path: Path) -> tuple[httpx.BaseTransport, str, dict]:
         model = wanted or ANTHROPIC_MODEL
         return _provider(f"{base.rstrip('/')}/v1/messages", headers), model, {"model": model}
     base = os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
-    key = _need("OPENAI_API_KEY", backend) if base == OPENAI_URL else os.environ.get("OPENAI_API_KEY")
+    here = "your key, or OPENAI_BASE_URL, the address of a server that needs none"
+    key = _need("OPENAI_API_KEY", backend, here) if base == OPENAI_URL else os.environ.get("OPENAI_API_KEY")
     model = _need("TINY_AGENT_MODEL", backend, "the name under which that server knows the model")
     transport = _provider(f"{base.rstrip('/')}/chat/completions", {"authorization": f"Bearer {key}"} if key else {})
     # OpenAI's newer models refuse the old name of the limit; most other servers know no other.

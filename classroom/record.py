@@ -70,8 +70,13 @@ def write_outputs(path: Path) -> None:
             "language_info": {"name": "python"},
         }
     )
+    predicted = False
     for cell in notebook.cells:
-        cell.metadata = nbformat.from_dict({k: v for k, v in cell.metadata.items() if k == "tags"})
+        kept = {k: v for k, v in cell.metadata.items() if k == "tags"}
+        if cell.cell_type == "code" and predicted:  # folded away until the reader runs the cell
+            kept["jupyter"] = {"outputs_hidden": True}
+        cell.metadata = nbformat.from_dict(kept)
+        predicted = "**Predict.**" in cell.source
     nbformat.write(notebook, path)
     print(f"saved the outputs of {path.name}")
 

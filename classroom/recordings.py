@@ -222,8 +222,9 @@ def _not_recorded(recording: dict, run: str, body: object) -> str:
     return "\n".join(
         [
             *lines,
-            "Ways on: undo the change; or ask a real model on this machine (`make live` once, then backend='local');",
-            "or ask a provider with your key (backend='anthropic' or 'openai').",
+            "Ways on: undo the change (a cell that ran twice may be one: run the notebook from the top);",
+            "or ask the model on this machine: `make live` once, then backend='local' (or BACKEND=local);",
+            "or ask a provider with your key: backend='anthropic' or 'openai'.",
         ]
     )
 

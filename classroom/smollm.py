@@ -17,7 +17,8 @@ IDS = {
     "smollm2-135m-free": {"demonstrations": False, "free_names": True, "temperature": 0.8},
 }
 CUTS = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}
-MAX_TOKENS = 120
+MAX_TOKENS = 120  # of a reply
+LONGEST_TEXT, LONGEST_PATH = 120, 40  # characters of an answer or an argument, and of an argument named path
 
 SYSTEM = "You are a file agent."
 CHAT_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
@@ -169,8 +170,8 @@ def grammar(tools: list[dict], free_names: bool = False, one_dir: bool = False) 
     rules = [
         "root ::= " + " | ".join(f'"{{" {step}' for step in [*steps, r'"\"answer\": " text "}"']),
         r'pair ::= "\"" [a-z_]{1,16} "\": " text',
-        r'path ::= "\"" [^"\\\x7F\x00-\x1F]{1,40} "\""',
-        r'text ::= "\"" ([^"\\\x7F\x00-\x1F] | "\\" ["\\nt]){1,120} "\""',
+        r'path ::= "\"" [^"\\\x7F\x00-\x1F]{1,N} "\""'.replace("N", str(LONGEST_PATH)),
+        r'text ::= "\"" ([^"\\\x7F\x00-\x1F] | "\\" ["\\nt]){1,N} "\""'.replace("N", str(LONGEST_TEXT)),
         'integer ::= "-"? [0-9]{1,9}',
         'number ::= integer ("." [0-9]{1,6})?',
         'boolean ::= "true" | "false"',
@@ -209,12 +210,21 @@ def _quote(text: str) -> str:
 
 
 def blocks(reply: str, seed: int, prompt: str) -> tuple[list[dict], str]:
-    """The model's reply -> (content blocks, stop_reason). The same prompt and seed give the same tool_use id."""
+    """The model's reply -> (content blocks, stop_reason). The same prompt and seed give the same tool_use id.
+
+    A reply that was cut off, in the middle of the JSON or where a text is as long as the grammar lets it be, has the
+    stop_reason max_tokens.
+    """
     try:
         step = json.loads(reply)
     except ValueError:
-        return [{"type": "text", "text": reply}], "max_tokens"  # the grammar was cut off in the middle
+        return [{"type": "text", "text": reply}], "max_tokens"
     if "answer" in step:
-        return [{"type": "text", "text": step["answer"]}], "end_turn"
-    id = "toolu_" + hashlib.sha256(f"{seed}\n{prompt}".encode()).hexdigest()[:16]
-    return [{"type": "tool_use", "id": id, "name": step["tool"], "input": step["input"]}], "tool_use"
+        content, stop_reason, texts = [{"type": "text", "text": step["answer"]}], "end_turn", {"": step["answer"]}
+    else:
+        id = "toolu_" + hashlib.sha256(f"{seed}\n{prompt}".encode()).hexdigest()[:16]
+        content = [{"type": "tool_use", "id": id, "name": step["tool"], "input": step["input"]}]
+        stop_reason, texts = "tool_use", step["input"]
+    longest = {"path": LONGEST_PATH}
+    cut = any(isinstance(text, str) and len(text) >= longest.get(name, LONGEST_TEXT) for name, text in texts.items())
+    return content, "max_tokens" if cut else stop_reason

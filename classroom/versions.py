@@ -116,7 +116,10 @@ def tags(root: Path = ROOT) -> list[str]:
             parent = new
     for tag, commit, _ in built:
         git("tag", "--force", tag, commit)  # force: for a tag that is there with the same content
-    return [f"{tag}  {commit[:12]}  {'as it was' if old else 'new'}" for tag, commit, old in built]
+    lines = [f"{tag}  {commit[:12]}  {'as it was' if old else 'new'}" for tag, commit, old in built]
+    if git("status", "--porcelain", "--untracked-files=no"):
+        lines.append("Built from the last commit: what you changed since is in no tag.")
+    return lines
 
 
 def _git(root: Path):

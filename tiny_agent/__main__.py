@@ -1,4 +1,4 @@
-"""python -m tiny_agent "task": the answer on stdout, a line for each turn on stderr."""
+"""python -m tiny_agent "task": the answer on stdout; who answers, and a line for each turn, on stderr."""
 
 import argparse
 import itertools
@@ -21,6 +21,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         client = connect(args.scene, backend=args.backend, run=args.run)
+        print(f"[{client.source}]", file=sys.stderr)
         turns = itertools.count(1)
         client.event_hooks["response"].append(lambda response: print_turn(next(turns), response))
         print(run(args.task, client, workspace=args.workspace, model=client.model))
