@@ -30,6 +30,7 @@ def record(chapter: str) -> None:
         new = sorted((Path(scratch) / chapter / "recordings").glob("*.json"))
         if not new:
             raise ClassroomError(f"{notebook.name} asked no model, so nothing was recorded.")
+        kept.mkdir(exist_ok=True)
         for old in kept.glob("*.json"):
             if recordings.load(old)["provenance"]["kind"] == "recorded":
                 old.unlink()
