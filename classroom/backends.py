@@ -19,6 +19,7 @@ BACKENDS = ("recorded", "local", "anthropic", "openai")
 # The one place for the ids of hosted models; TINY_AGENT_MODEL overrides it. An OpenAI-style server has no default.
 ANTHROPIC_MODEL = "claude-haiku-5-5"
 ANTHROPIC_VERSION = "2026-10-21"
+ANTHROPIC_URL = "https://api.anthropic.com"
 OPENAI_URL = "https://api.openai.com/v1"
 
 
@@ -46,6 +47,8 @@ class Client(httpx.Client):
     @property
     def messages(self) -> list[dict]:
         """The conversation as last seen on the wire: what was sent, and the reply to it."""
+        if not self.exchanges:
+            raise ClassroomError("There are no messages yet: nothing was asked through this client.")
         request, reply = self.exchanges[-1]
         return [*request["messages"], {"role": "assistant", "content": reply["content"]}]
 
@@ -56,12 +59,11 @@ def connect(scene: str, *, backend: str | None = None, run: str | int = 1) -> Cl
     `backend`: one of BACKENDS; else $TINY_AGENT_BACKEND, else recorded. `run` tells equal runs apart: it picks the
     run of a recording, and is the seed of the local model. Raises ClassroomError.
     """
-    backend = backend or os.environ.get("TINY_AGENT_BACKEND") or "recorded"
-    if backend not in BACKENDS:
-        raise ClassroomError(f"There is no backend {backend!r}. There are: {', '.join(BACKENDS)}.")
-    path = scene_path(scene)
+    backend, path = chosen_backend(backend), scene_path(scene)
+    if not (str(run).isascii() and str(run).isprintable()):
+        raise ClassroomError(f"A run is named with plain letters and digits, not {run!r}.")
     scratch = os.environ.get("TINY_AGENT_RECORD")
-    if scratch and path.is_file() and recordings.load(path)["provenance"]["kind"] == "scripted":
+    if scratch and is_scripted(path):
         backend, scratch = "recorded", None  # what was written by hand is not recorded over
     if backend == "recorded":
         recording = recordings.load(path)
@@ -92,6 +94,27 @@ def scripted(*replies: dict) -> Client:
     return Client(httpx.MockTransport(play), model="scripted", source=source, run="1")
 
 
+def chosen_backend(backend: str | None = None) -> str:
+    """The backend that is asked for: by argument, by $TINY_AGENT_BACKEND, or `recorded`."""
+    backend = backend or os.environ.get("TINY_AGENT_BACKEND", "").strip() or "recorded"
+    if backend not in BACKENDS:
+        raise ClassroomError(f"There is no backend {backend!r}. There are: {', '.join(BACKENDS)}.")
+    return backend
+
+
+def is_scripted(path: Path) -> bool:
+    """Whether a scene's file was written by hand, so that it is never recorded over."""
+    return _origin(path).get("kind") == "scripted"
+
+
+def _origin(path: Path) -> dict:
+    """The provenance of a scene that may not be there, or not be whole, since it is to be recorded again."""
+    try:
+        return recordings.load(path)["provenance"]
+    except ClassroomError:
+        return {}
+
+
 def scene_path(scene: str) -> Path:
     """The file of a scene's recording, which need not exist yet."""
     chapter, _, name = scene.partition("/")
@@ -104,34 +127,38 @@ def scene_path(scene: str) -> Path:
 
 def _live(backend: str, path: Path) -> tuple[httpx.BaseTransport, str, dict]:
     """The transport of a live backend, the id it is asked for, and its provenance."""
-    wanted = os.environ.get("TINY_AGENT_MODEL")
+    wanted = os.environ.get("TINY_AGENT_MODEL", "").strip()
     if backend == "local":
-        model = wanted or "smollm2-135m"
-        if not wanted and path.is_file():
-            recorded_id = recordings.load(path)["provenance"]["model"]
-            model = recorded_id if recorded_id in smollm.IDS else model
+        recorded_id = _origin(path).get("model")
+        model = wanted or (recorded_id if recorded_id in smollm.IDS else "smollm2-135m")
         llama.weights()
         sampling = {"temperature": smollm.IDS.get(model, {}).get("temperature"), **smollm.CUTS, "seed": "crc32 of run"}
         sampling["max_tokens"] = smollm.MAX_TOKENS
         origin = {"model": model, "sampling": sampling, **llama.about()}
         return Checked(httpx.WSGITransport(local.application), "the local model"), model, origin
     if backend == "anthropic":
-        base = os.environ.get("ANTHROPIC_BASE_URL") or "https://api.anthropic.com"
+        base = _address("ANTHROPIC_BASE_URL", ANTHROPIC_URL)
         headers = {"x-api-key": _need("ANTHROPIC_API_KEY", backend), "anthropic-version": ANTHROPIC_VERSION}
         model = wanted or ANTHROPIC_MODEL
-        return _provider(f"{base.rstrip('/')}/v1/messages", headers), model, {"model": model}
-    base = os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
+        return _provider(f"{base}/v1/messages", headers, "content"), model, {"model": model}
+    base = _address("OPENAI_BASE_URL", OPENAI_URL)
     here = "your key, or OPENAI_BASE_URL, the address of a server that needs none"
-    key = _need("OPENAI_API_KEY", backend, here) if base == OPENAI_URL else os.environ.get("OPENAI_API_KEY")
+    needed = base == OPENAI_URL or os.environ.get("OPENAI_API_KEY", "").strip()
+    key = _need("OPENAI_API_KEY", backend, here) if needed else None
     model = _need("TINY_AGENT_MODEL", backend, "the name under which that server knows the model")
-    transport = _provider(f"{base.rstrip('/')}/chat/completions", {"authorization": f"Bearer {key}"} if key else {})
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    transport = _provider(f"{base}/chat/completions", headers, "choices")
     # OpenAI's newer models refuse the old name of the limit; most other servers know no other.
     limit = "max_completion_tokens" if base == OPENAI_URL else "max_tokens"
     return openai_form.Transport(transport, transport.who, limit), model, {"model": model}
 
 
-def _provider(url: str, headers: dict[str, str]) -> Checked:
-    return Checked(Provider(url, headers), f"The server at {url}")
+def _provider(url: str, headers: dict[str, str], field: str) -> Checked:
+    return Checked(Provider(url, headers), f"The server at {url}", field)
+
+
+def _address(name: str, default: str) -> str:
+    return (os.environ.get(name, "").strip() or default).rstrip("/")
 
 
 def _need(name: str, backend: str, what: str = "your key") -> str:
@@ -139,7 +166,10 @@ def _need(name: str, backend: str, what: str = "your key") -> str:
         raise ClassroomError(
             f"The backend {backend!r} needs {name}, {what}: `export {name}=…`, or use backend='recorded' or 'local'."
         )
-    return os.environ[name].strip()
+    value = os.environ[name].strip()
+    if not (value.isascii() and value.isprintable()):  # never shown: it may be most of a key
+        raise ClassroomError(f"{name} holds a line break or a letter that no key has. Set it again, copied whole.")
+    return value
 
 
 _being_recorded: dict[str, dict] = {}  # file -> recording, for all connections of this process

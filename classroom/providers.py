@@ -26,7 +26,13 @@ class Provider(httpx.BaseTransport):
         self.url, self.headers = url, {"content-type": "application/json", **headers}
         # A client and not a transport: it heeds the proxies of the environment. No connection is kept open between
         # turns, since nobody closes a client in a notebook.
-        self.client = httpx.Client(timeout=600, limits=httpx.Limits(max_keepalive_connections=0))
+        try:
+            self.client = httpx.Client(timeout=600, limits=httpx.Limits(max_keepalive_connections=0))
+        except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
+            raise ClassroomError(
+                f"The network settings of the environment cannot be used ({error}). "
+                "Look at HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY and SSL_CERT_FILE."
+            ) from None
         self.send = tenacity.Retrying(
             retry=tenacity.retry_if_result(lambda response: response.status_code in RETRIED),
             wait=_wait,
@@ -73,40 +79,49 @@ def _asks_too_long(state: tenacity.RetryCallState) -> bool:
 
 
 class Checked(httpx.BaseTransport):
-    """Passes answers on, and makes one clear line of everything that is not an answer. `who` is named in it."""
+    """Passes answers on, and makes one clear line of everything that is not an answer.
 
-    def __init__(self, inner: httpx.BaseTransport, who: str):
-        self.inner, self.who = inner, who
+    `who` is named in that line; `field` is a list that every answer has.
+    """
+
+    def __init__(self, inner: httpx.BaseTransport, who: str, field: str = "content"):
+        self.inner, self.who, self.field = inner, who, field
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         try:
-            return self._checked(self.inner.handle_request(request))
+            return self._checked(self.inner.handle_request(request), b'"stream"' in request.read())
         except httpx.TimeoutException:
             raise ClassroomError(f"{self.who} did not answer in time. Try again, or use backend='recorded'.") from None
-        except (httpx.RequestError, httpx.InvalidURL) as error:
+        except httpx.DecodingError:
+            raise ClassroomError(f"{self.who} sent an answer that cannot be unpacked. Try again.") from None
+        except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:
             raise ClassroomError(
                 f"{self.who} cannot be reached ({error}). Is the address right, and is the server running?"
             ) from None
 
-    def _checked(self, response: httpx.Response) -> httpx.Response:
+    def _checked(self, response: httpx.Response, streaming: bool) -> httpx.Response:
         kind = response.headers.get("content-type", "no content type")
-        if response.is_success and kind.startswith("text/event-stream"):
+        if streaming and response.is_success and kind.startswith("text/event-stream"):
             return response
         # Read here and handed on as one piece: a broken body is then found here and not in the loop.
         data = b"".join(response.stream) if not response.is_stream_consumed else response.content
         headers = {k: v for k, v in response.headers.items() if not (response.is_stream_consumed and _of_body(k))}
-        whole = httpx.Response(response.status_code, headers=headers, content=data)
         response.close()
+        whole = httpx.Response(response.status_code, headers=headers, content=data)
         try:
             body = json.loads(whole.content)
-        except ValueError:
-            raise ClassroomError(
-                f"{self.who} answered HTTP {whole.status_code} with {kind}, which is not JSON. "
-                "Is this the address of a model's API?"
-            ) from None
-        if whole.is_success:
-            return whole
-        raise ClassroomError(f"{self.who} {_meaning(whole.status_code, _said(body))}")
+        except (ValueError, RecursionError):
+            if whole.is_success:
+                raise ClassroomError(
+                    f"{self.who} answered HTTP {whole.status_code} with {kind}, which is not JSON. "
+                    "Is this the address of a model's API?"
+                ) from None
+            body = f"{kind}, not JSON: is this the address of a model's API?"
+        if not whole.is_success:
+            raise ClassroomError(f"{self.who} {_meaning(whole.status_code, _said(body))}")
+        if not (isinstance(body, dict) and isinstance(body.get(self.field), list)):
+            raise ClassroomError(f"{self.who} answered with JSON that is no model's reply: {_said(body)}")
+        return whole
 
     def close(self) -> None:
         self.inner.close()
@@ -122,6 +137,8 @@ def _meaning(status: int, said: str) -> str:
         return f"refused the key (HTTP {status}: {said}). Check that the key is whole and belongs to this address."
     if status in RETRIED:
         return f"is busy or limits your requests (HTTP {status}: {said}). Wait a while, then try again."
+    if 300 <= status < 400:
+        return f"sends you elsewhere (HTTP {status}: {said}). Use the address that it names."
     if status == 404:
         return f"knows no such address or model (HTTP 404: {said}). TINY_AGENT_MODEL sets the model's id."
     return f"refused the request (HTTP {status}: {said})."
@@ -130,4 +147,5 @@ def _meaning(status: int, said: str) -> str:
 def _said(body: object) -> str:
     """The error message in a body of either provider's form, else the beginning of the body."""
     error = body.get("error") if isinstance(body, dict) else None
-    return str(error["message"] if isinstance(error, dict) and "message" in error else error or body)[:300]
+    said = error["message"] if isinstance(error, dict) and error.get("message") else error or body
+    return " ".join(str(said).split())[:300]

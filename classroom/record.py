@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 
 from . import llama, local, recordings
+from .backends import chosen_backend, is_scripted
 from .errors import ClassroomError
 from .versions import CHAPTERS
 
@@ -25,14 +26,16 @@ def record(chapter: str) -> None:
     """Record the chapter's scenes from a live backend, $TINY_AGENT_BACKEND or else the local model."""
     notebook, kept = notebook_of(chapter), CHAPTERS / chapter / "recordings"
     with tempfile.TemporaryDirectory() as scratch:
-        backend = os.environ.get("TINY_AGENT_BACKEND") or "local"
+        backend = chosen_backend(os.environ.get("TINY_AGENT_BACKEND") or "local")
+        if backend == "recorded":
+            raise ClassroomError("Recordings are made from a live backend: TINY_AGENT_BACKEND=local, for example.")
         execute(notebook, {"TINY_AGENT_BACKEND": backend, "TINY_AGENT_RECORD": scratch}, without="not-recorded")
         new = sorted((Path(scratch) / chapter / "recordings").glob("*.json"))
         if not new:
             raise ClassroomError(f"{notebook.name} asked no model, so nothing was recorded.")
         kept.mkdir(exist_ok=True)
         for old in kept.glob("*.json"):
-            if recordings.load(old)["provenance"]["kind"] == "recorded":
+            if not is_scripted(old):
                 old.unlink()
         for path in new:
             shutil.copy(path, kept / path.name)
@@ -57,7 +60,10 @@ def execute(path: Path, env: dict[str, str], without: str | None = None):
         coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
     )
-    return client.execute(env={**os.environ, **env})
+    try:
+        return client.execute(env={**os.environ, **env})
+    except nbclient.exceptions.CellExecutionError as error:
+        raise ClassroomError(f"{path.name} stopped in a cell: {error.ename}: {error.evalue}") from None
 
 
 def write_outputs(path: Path) -> None:

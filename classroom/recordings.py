@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,9 +23,12 @@ from .errors import ClassroomError
 
 KEPT_HEADERS = ("content-type",)  # of the response, in any case; nothing of the request but its run id and body
 KEY_SHAPES = re.compile(
-    r"\b(sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{30,}"
-    r"|xox[abpr]-[0-9A-Za-z-]{10,}|[Bb]earer +[A-Za-z0-9._~+/-]{16,}|BEGIN [A-Z ]*PRIVATE KEY)"
+    r"\b(sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|(AKIA|ASIA)[0-9A-Z]{16}"
+    r"|AIza[0-9A-Za-z_-]{30,}|(hf|gsk|npm|r8)_[A-Za-z0-9]{16,}|(xai|glpat)-[A-Za-z0-9_-]{16,}"
+    r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}|xox[abpr]-[0-9A-Za-z-]{10,}"
+    r"|[Bb]earer +[A-Za-z0-9._~+/-]{16,}|BEGIN [A-Z ]*PRIVATE KEY)"
 )
+MOST_DIFFERENCES = 8  # shown of a request that was not recorded
 
 
 def canonical(body: object) -> str:
@@ -36,8 +40,8 @@ def normalised(text: str) -> str:
     """Today's date and the working folder, which change from day to day and machine to machine, become names."""
     if len(Path.cwd().parts) > 1:
         folder = json.dumps(str(Path.cwd()), ensure_ascii=False)[1:-1]
-        text = re.sub(re.escape(folder) + r"(?![\w-])", "<working folder>", text)
-    return text.replace(datetime.date.today().isoformat(), "<today>")
+        text = re.sub(rf"(?<![\w.:/-]){re.escape(folder)}(?![\w.-])", "<working folder>", text)
+    return re.sub(rf"(?<!\d){datetime.date.today().isoformat()}(?!\d)", "<today>", text)
 
 
 def _key(run: str, body: object) -> tuple[str, str]:
@@ -52,10 +56,10 @@ def load(path: Path) -> dict:
         scenes = ", ".join(sorted(p.stem for p in path.parent.glob("*.json"))) or "none"
         raise ClassroomError(f"There is no recording chapters/{shown} (scenes recorded there: {scenes}).")
     try:
-        recording = json.loads(path.read_text(encoding="utf-8"))
+        recording = json.loads(path.read_bytes().decode())
         digest = recording["sha256"]
         whole = digest == _digest(recording) and recording["provenance"]["kind"] in ("recorded", "scripted")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ClassroomError(f"The recording chapters/{shown} is broken ({error}). {again}") from None
     if not whole:
         raise ClassroomError(f"The recording chapters/{shown} is not what was recorded: somebody changed it. {again}")
@@ -64,29 +68,48 @@ def load(path: Path) -> dict:
 
 def dump(recording: dict) -> str:
     """The file's text: indented, keys in reading order, ending in a line break."""
-    return json.dumps({**recording, "sha256": _digest(recording)}, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps({**recording, "sha256": _digest(recording)}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _digest(recording: dict) -> str:
     content = {key: value for key, value in recording.items() if key != "sha256"}
-    return hashlib.sha256(canonical(content).encode()).hexdigest()
+    return hashlib.sha256(canonical(content).encode(errors="surrogatepass")).hexdigest()
 
 
 def save(path: Path, recording: dict) -> None:
     """Write a scene's file, whole or not at all. A key or a folder of this machine in it raises ClassroomError."""
-    text = dump(recording)
-    secret = next((f"what looks like one, {m[0][:6]}…" for m in KEY_SHAPES.finditer(text)), None)
-    for name, value in os.environ.items():
-        if re.search("KEY|TOKEN|SECRET|PASSWORD", name) and len(value) >= 8 and json.dumps(value)[1:-1] in text:
-            secret = f"the value of ${name}"
-    if secret:
-        raise ClassroomError(f"{path.name} was not saved: a key stands in what would be recorded ({secret}).")
-    if any(len(folder.parts) > 2 and str(folder) in text for folder in (Path.cwd(), Path.home())):
-        raise ClassroomError(f"{path.name} was not saved: a folder of this machine stands in what would be recorded.")
+    try:
+        text = dump(recording)
+        text.encode()
+    except ValueError as error:
+        raise ClassroomError(f"{path.name} was not saved: what would be recorded is no valid JSON ({error}).") from None
+    if found := _secret(text + "".join(_raw(exchange["response"]) for exchange in recording["exchanges"])):
+        raise ClassroomError(f"{path.name} was not saved: a key stands in what would be recorded ({found}).")
+    for folder in (str(Path.cwd()), os.path.expanduser("~")):
+        if len(Path(folder).parts) > 1 and re.search(re.escape(folder) + r"(?![\w-])", text):
+            raise ClassroomError(
+                f"{path.name} was not saved: a folder of this machine stands in what would be recorded."
+            )
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".json.part")
     draft.write_text(text, encoding="utf-8", newline="\n")
     os.replace(draft, path)
+
+
+def _raw(response: dict) -> str:
+    return _content(response).decode(errors="replace") if "base64" in response else ""
+
+
+def _secret(text: str) -> str | None:
+    """What looks like a key in the text, or which variable's value stands there; never the key itself."""
+    if found := KEY_SHAPES.search(text):
+        return f"what looks like one, {found[0][:6]}…"
+    for name, value in os.environ.items():
+        value = value.strip()
+        forms = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+        if re.search("KEY|TOKEN|SECRET|PASS", name, re.I) and len(value) >= 6 and any(form in text for form in forms):
+            return f"the value of ${name}"
+    return None
 
 
 def source(provenance: dict) -> str:
@@ -110,7 +133,7 @@ class RecordedTransport(httpx.BaseTransport):
             self.waiting[_key(exchange["run"], exchange["request"])].append(exchange["response"])
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        run, body = request.headers.get("x-run", "1"), json.loads(request.read())
+        run, body = request.headers.get("x-run", "1"), _json_body(request)
         key = _key(run, body)
         if key not in self.waiting:
             raise ClassroomError(_not_recorded(self.recording, run, body))
@@ -127,10 +150,22 @@ class RecordedTransport(httpx.BaseTransport):
         return sum(map(len, self.waiting.values()))
 
 
+def _json_body(request: httpx.Request) -> object:
+    try:
+        return json.loads(request.read())
+    except (ValueError, RecursionError):
+        raise ClassroomError(
+            f"Only requests with a JSON body are recorded, not {request.method} {request.url}."
+        ) from None
+
+
 def _content(response: dict) -> bytes:
     if "json" in response:
         return json.dumps(response["json"], ensure_ascii=False).encode()
     return response["text"].encode() if "text" in response else base64.b64decode(response["base64"])
+
+
+_recording = threading.Lock()  # one exchange is written at a time, whoever asks
 
 
 class Recorder(httpx.BaseTransport):
@@ -141,23 +176,27 @@ class Recorder(httpx.BaseTransport):
         self.asked = collections.Counter()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        body = json.loads(request.read())
+        body = _json_body(request)
         response = self.inner.handle_request(request)
 
         def keep(data: bytes) -> None:
-            whole = httpx.Response(response.status_code, headers=response.headers, content=data)
-            run = request.headers.get("x-run", "1")
-            self.asked[_key(run, body)] += 1
-            recorded = sum(_key(e["run"], e["request"]) == _key(run, body) for e in self.recording["exchanges"])
-            if recorded >= self.asked[_key(run, body)]:
-                return  # an earlier connection asked this too; a replay starts anew with each connection
-            stored = json.loads(normalised(json.dumps(body, ensure_ascii=False)))
-            self.recording["exchanges"].append({"run": run, "request": stored, "response": _kept(whole)})
-            save(self.path, self.recording)
+            with _recording:
+                self._keep(request, body, httpx.Response(response.status_code, headers=response.headers, content=data))
 
         return httpx.Response(
             response.status_code, headers=response.headers, stream=_Tee(response.stream, keep), request=request
         )
+
+    def _keep(self, request: httpx.Request, body: object, response: httpx.Response) -> None:
+        run = request.headers.get("x-run", "1")
+        self.asked[_key(run, body)] += 1
+        recorded = sum(_key(e["run"], e["request"]) == _key(run, body) for e in self.recording["exchanges"])
+        if recorded >= self.asked[_key(run, body)]:
+            return  # an earlier connection asked this too; a replay starts anew with each connection
+        stored = json.loads(normalised(json.dumps(body, ensure_ascii=False)))
+        exchanges = [*self.recording["exchanges"], {"run": run, "request": stored, "response": _kept(response)}]
+        save(self.path, {**self.recording, "exchanges": exchanges})
+        self.recording["exchanges"] = exchanges
 
     def close(self) -> None:
         self.inner.close()
@@ -186,12 +225,13 @@ def _kept(response: httpx.Response) -> dict:
         "status": response.status_code,
         "headers": {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers},
     }
-    if response.is_error:
+    if not response.is_success:
         raise ClassroomError(f"HTTP {response.status_code} was not recorded: only answers are. {response.text[:200]}")
-    kind = response.headers.get("content-type", "")
+    kind = response.headers.get("content-type", "").lower()
     if kind.startswith("text/event-stream"):
-        for event in httpx_sse.EventSource(response).iter_sse():
-            if event.event == "error":
+        stream = httpx.Response(200, headers={"content-type": kind}, content=response.content)
+        for event in httpx_sse.EventSource(stream).iter_sse():
+            if event.event == "error" or event.data.replace(" ", "").startswith('{"type":"error"'):
                 raise ClassroomError(f"The stream was not recorded: it ended in an error event: {event.data}")
     if kind.startswith("application/json"):
         return {**kept, "json": response.json()}
@@ -203,7 +243,7 @@ def _kept(response: httpx.Response) -> dict:
 
 def _not_recorded(recording: dict, run: str, body: object) -> str:
     """The lesson in a miss: the nearest recorded request, what differs, and the ways on."""
-    text = canonical(body)
+    text = normalised(canonical(body))
     of_run = [e for e in recording["exchanges"] if e["run"] == run]
     nearest = max(
         of_run or recording["exchanges"],
@@ -213,12 +253,17 @@ def _not_recorded(recording: dict, run: str, body: object) -> str:
     lines = [f"This request was not recorded in the scene {recording['scene']!r}, run {run!r}."]
     if nearest is None:
         lines += ["The scene has no exchanges at all."]
-    elif not of_run:
-        runs = dict.fromkeys(e["run"] for e in recording["exchanges"])
-        lines += [f"It has the runs {', '.join(runs)}. Nearest is run {nearest['run']!r}."]
-    if nearest is not None:
-        lines += ["It differs from the nearest recorded request in:"]
-        lines += [f"  {where}: recorded {old}, now {new}" for where, old, new in differences(nearest["request"], body)]
+    else:
+        if not of_run:
+            runs = dict.fromkeys(e["run"] for e in recording["exchanges"])
+            lines += [f"It has the runs {', '.join(runs)}. Nearest is run {nearest['run']!r}."]
+        if found := differences(nearest["request"], json.loads(text)):
+            lines += ["It differs from the nearest recorded request in:"]
+            lines += [f"  {where}: recorded {old}, now {new}" for where, old, new in found[:MOST_DIFFERENCES]]
+            if len(found) > MOST_DIFFERENCES:
+                lines += [f"  and {len(found) - MOST_DIFFERENCES} more places"]
+        else:
+            lines += ["The request is a recorded one; only the run is not."]
     return "\n".join(
         [
             *lines,
@@ -240,8 +285,9 @@ def differences(old: object, new: object, where: str = "") -> list[tuple[str, st
     if isinstance(old, list) and isinstance(new, list):
         found = [d for i, (a, b) in enumerate(zip(old, new, strict=False)) for d in differences(a, b, f"{where}[{i}]")]
         return found + ([(where, f"{len(old)} items", f"{len(new)} items")] if len(old) != len(new) else [])
-    same = _shown(old) == _shown(new)
-    return [] if same else [(where, _brief(old), _brief(new))]
+    if _shown(old) == _shown(new):
+        return []
+    return [(where or "the whole body", *_brief(_shown(old), _shown(new)))]
 
 
 _ABSENT = object()
@@ -251,6 +297,8 @@ def _shown(value: object) -> str:
     return "nothing" if value is _ABSENT else canonical(value)
 
 
-def _brief(value: object) -> str:
-    text = _shown(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"
+def _brief(old: str, new: str) -> tuple[str, str]:
+    """Both texts, cut to a window that begins shortly before their first difference."""
+    same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    start = max(same - 20, 0) if max(len(old), len(new)) > 80 else 0
+    return tuple(f"{'…' * (start > 0)}{t[start : start + 77]}{'…' * (len(t) > start + 77)}" for t in (old, new))

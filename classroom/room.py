@@ -4,7 +4,7 @@ import os
 import sys
 from importlib import import_module
 
-from .backends import BACKENDS
+from .backends import chosen_backend
 from .errors import ClassroomError
 from .versions import CHAPTERS, ROOT, chapters, package, teaches
 
@@ -17,10 +17,7 @@ def begin(chapter: str, *, backend: str | None = None) -> None:
     """
     if chapter not in chapters():
         raise ClassroomError(f"There is no chapter {chapter!r} in {CHAPTERS.name}/: {', '.join(chapters())}.")
-    if backend is not None:
-        if backend not in BACKENDS:
-            raise ClassroomError(f"There is no backend {backend!r}. There are: {', '.join(BACKENDS)}.")
-        os.environ["TINY_AGENT_BACKEND"] = backend
+    answers = os.environ["TINY_AGENT_BACKEND"] = chosen_backend(backend)
     folder = package(chapter)
     os.chdir(CHAPTERS / chapter)
     sys.path.insert(0, str(folder.parent))
@@ -33,7 +30,6 @@ def begin(chapter: str, *, backend: str | None = None) -> None:
             f"{tiny_agent.__version__}. Check out the tag that the chapter names, or main."
         )
     _short_errors()
-    answers = os.environ.get("TINY_AGENT_BACKEND") or "recorded"
     how = " (no key, no network)" if answers in ("recorded", "local") else ""
     print(f"Chapter {chapter}, tiny_agent {tiny_agent.__version__}. Answers: {answers}{how}.")
 

@@ -172,7 +172,7 @@ def grammar(tools: list[dict], free_names: bool = False, one_dir: bool = False) 
         r'pair ::= "\"" [a-z_]{1,16} "\": " text',
         r'path ::= "\"" [^"\\\x7F\x00-\x1F]{1,N} "\""'.replace("N", str(LONGEST_PATH)),
         r'text ::= "\"" ([^"\\\x7F\x00-\x1F] | "\\" ["\\nt]){1,N} "\""'.replace("N", str(LONGEST_TEXT)),
-        'integer ::= "-"? [0-9]{1,9}',
+        'integer ::= "-"? ("0" | [1-9] [0-9]{0,8})',
         'number ::= integer ("." [0-9]{1,6})?',
         'boolean ::= "true" | "false"',
         'array ::= "[" (text (", " text){0,5})? "]"',

@@ -4,14 +4,15 @@ Main is the source: each chapter's folder holds the package as it stood, the new
 the top. Does not move or delete a tag.
 """
 
-import filecmp
 import importlib.util
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 from types import ModuleType
@@ -36,7 +37,10 @@ def package(chapter: str, root: Path = ROOT) -> Path:
 
 def number(folder: Path) -> str:
     """The version string of a package, read and not imported: `0.1`."""
-    return re.search(r'^__version__ = "(.+)"$', (folder / "__init__.py").read_text(encoding="utf-8"), re.M)[1]
+    found = re.search(r"""^__version__ = ["'](.+?)["']""", (folder / "__init__.py").read_text(encoding="utf-8"), re.M)
+    if not found:
+        raise ClassroomError(f'{folder.name}/__init__.py has no line like __version__ = "0.1".')
+    return found[1]
 
 
 def teaches(chapter: str, version: str) -> bool:
@@ -73,8 +77,7 @@ def freeze(root: Path = ROOT) -> str:
         raise ClassroomError(f"tiny_agent says it is {number(top)}, and no chapter teaches that version.")
     copy = root / "chapters" / chapter / "tiny_agent"
     if copy.is_dir():
-        same = filecmp.cmpfiles(top, copy, [p.name for p in top.glob("*.py")], shallow=False)[0]
-        if len(same) == len(list(top.glob("*.py"))) == len(list(copy.glob("*.py"))):
+        if contents(top) == contents(copy):
             return f"{chapter} holds tiny_agent {number(top)} already."
         raise ClassroomError(
             f"chapters/{chapter}/tiny_agent differs from tiny_agent. Raise the version at the top first, "
@@ -82,6 +85,12 @@ def freeze(root: Path = ROOT) -> str:
         )
     shutil.copytree(top, copy, ignore=shutil.ignore_patterns("__pycache__"))
     return f"Copied tiny_agent {number(top)} into chapters/{chapter}. Now raise __version__ in tiny_agent/__init__.py."
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a package, by their path in it."""
+    files = (p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(files)}
 
 
 def tags(root: Path = ROOT) -> list[str]:
@@ -103,7 +112,12 @@ def tags(root: Path = ROOT) -> list[str]:
             tag = f"v{number(package(chapter, archive))}"
             _agree(chapter, tag, archive)
             tree = _tree(git, chapter, archive, Path(scratch) / "index")
+            taken = git("rev-parse", "--verify", "--quiet", f"refs/tags/{tag}", check=False)
             existing = git("rev-parse", "--verify", "--quiet", f"refs/tags/{tag}^{{commit}}", check=False)
+            if taken and not existing:
+                raise ClassroomError(
+                    f"There is a tag {tag} that is no commit, and tags are not moved. Remove it first."
+                )
             if existing and git("rev-parse", f"{existing}^{{tree}}") != tree:
                 changed = git("diff", "--stat=60", existing, tree).splitlines()[-1].strip()
                 raise ClassroomError(
@@ -114,8 +128,9 @@ def tags(root: Path = ROOT) -> list[str]:
             new = existing or _commit(git, tree, parent, f"{tag}: {_title(archive, chapter)}", date)
             built.append((tag, new, bool(existing)))
             parent = new
-    for tag, commit, _ in built:
-        git("tag", "--force", tag, commit)  # force: for a tag that is there with the same content
+    for tag, commit, old in built:
+        if not old:
+            git("update-ref", f"refs/tags/{tag}", commit, "")  # the empty old value: only where there is none
     lines = [f"{tag}  {commit[:12]}  {'as it was' if old else 'new'}" for tag, commit, old in built]
     if git("status", "--porcelain", "--untracked-files=no"):
         lines.append("Built from the last commit: what you changed since is in no tag.")
@@ -124,21 +139,35 @@ def tags(root: Path = ROOT) -> list[str]:
 
 def _git(root: Path):
     def git(*args: str, check: bool = True, env: dict[str, str] | None = None) -> str:
-        done = subprocess.run(
-            ["git", "-C", str(root), *args], capture_output=True, text=True, env={**os.environ, **(env or {})}
-        )
-        if check and done.returncode:
-            raise ClassroomError(f"git {args[0]} failed: {done.stderr.strip()}")
-        return done.stdout.strip()
+        return _run_git(root, args, check, env or {}).decode().strip()
 
     return git
 
 
+def _run_git(root: Path, args: tuple[str, ...], check: bool, env: dict[str, str]) -> bytes:
+    # Variables like GIT_DIR, which git sets in its hooks, would point at another repository.
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(["git", "-C", str(root), *args], capture_output=True, env={**plain, **env})
+    except FileNotFoundError:
+        raise ClassroomError("Tags need git, and there is none on this machine. Install it first.") from None
+    if check and done.returncode:
+        raise ClassroomError(f"git {args[0]} failed: {done.stderr.decode().strip()}")
+    return done.stdout
+
+
 def _unpack(root: Path, folder: Path) -> None:
-    archive = subprocess.run(["git", "-C", str(root), "archive", "HEAD"], capture_output=True)
-    if archive.returncode:
-        raise ClassroomError(f"git archive failed: {archive.stderr.decode().strip()}")
-    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
+    archive = _run_git(root, ("archive", "HEAD"), True, {})
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(folder, filter="data")
+
+
+def _cells(root: Path, chapter: str) -> list[dict]:
+    notebook = root / "chapters" / chapter / f"{chapter}.ipynb"
+    try:
+        return json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ClassroomError(f"chapters/{chapter}/{notebook.name} cannot be read as a notebook ({error!r}).") from None
 
 
 def _agree(chapter: str, tag: str, root: Path) -> None:
@@ -146,8 +175,7 @@ def _agree(chapter: str, tag: str, root: Path) -> None:
     n = int(chapter[:2])
     if not teaches(chapter, tag.removeprefix("v")):
         raise ClassroomError(f"Chapter {chapter} teaches v0.{n}, but its package says {tag}.")
-    notebook = root / "chapters" / chapter / f"{chapter}.ipynb"
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    cells = _cells(root, chapter)
     text = "\n".join("".join(cell["source"]) for cell in cells)
     if f"v0.{n}" not in "".join(cells[0]["source"]):
         raise ClassroomError(f"The first cell of {chapter}.ipynb does not name v0.{n}.")
@@ -177,12 +205,20 @@ def _tree(git, chapter: str, archive: Path, index: Path) -> str:
 
 def _commit(git, tree: str, parent: str | None, message: str, date: str) -> str:
     env = {f"GIT_{who}_{k}": v for who in ("AUTHOR", "COMMITTER") for k, v in {**IDENTITY, "DATE": date}.items()}
-    return git("commit-tree", tree, *(["-p", parent] if parent else []), "-m", message, env=env)
+    return git(
+        "-c",
+        "i18n.commitEncoding=utf-8",
+        "commit-tree",
+        tree,
+        *(["-p", parent] if parent else []),
+        "-m",
+        message,
+        env=env,
+    )
 
 
 def _title(root: Path, chapter: str) -> str:
-    notebook = json.loads((root / "chapters" / chapter / f"{chapter}.ipynb").read_text(encoding="utf-8"))
-    return "".join(notebook["cells"][0]["source"]).splitlines()[0].lstrip("# ")
+    return "".join(_cells(root, chapter)[0]["source"]).splitlines()[0].lstrip("# ")
 
 
 def _next_patch(tag: str) -> str:

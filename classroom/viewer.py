@@ -29,7 +29,7 @@ class Transcript:
 
     def _repr_html_(self) -> str:
         source = f"<div><small>{html.escape(self.source)}</small></div>" if self.source else ""
-        raw = html.escape(json.dumps(self.messages, indent=1, ensure_ascii=False))
+        raw = html.escape(_json(self.messages, indent=1))
         details = f'<details><summary>raw JSON</summary><pre style="{PRE}">{raw}</pre></details>'
         return f"<div>{source}{''.join(_drawn(*turn) for turn in self.turns)}{details}</div>"
 
@@ -50,9 +50,19 @@ def show(messages: list[dict], source: str = "") -> Transcript:
 
 def _turns(message: dict) -> list[tuple[str, str, str]]:
     """One message -> [(kind, who, text)], an entry for each content block."""
-    role, content = message["role"], message["content"]
+    if not isinstance(message, dict) or not isinstance(message.get("content"), str | list):
+        return [("", "(not a message)", _json(message))]
+    role, content = str(message.get("role")), message["content"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     return [_turn(role, block) for block in blocks] or [(role, role, "(nothing)")]
+
+
+def _json(value: object, indent: int | None = None) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, indent=indent, default=repr)
+    except ValueError:  # a list that holds itself
+        text = repr(value)
+    return text.encode(errors="replace").decode()  # half a surrogate pair cannot be shown
 
 
 def _turn(role: str, block: dict) -> tuple[str, str, str]:
@@ -60,22 +70,24 @@ def _turn(role: str, block: dict) -> tuple[str, str, str]:
         case {"type": "text", "text": str(text)}:
             return role, role, text
         case {"type": "tool_use", "name": name, "input": input}:
-            return "call", f"{role} · tool_use · {name}", json.dumps(input, ensure_ascii=False)
+            return "call", f"{role} · tool_use · {name}", _json(input)
         case {"type": "tool_result"}:
             kind, mark = ("error", "ERROR · ") if block.get("is_error") else ("result", "")
             return kind, f"{mark}{role} · tool_result", _result_text(block.get("content", ""))
         case {"type": kind}:
-            return role, f"{role} · {kind}", json.dumps(block, ensure_ascii=False)
-    return role, role, json.dumps(block, ensure_ascii=False)
+            return role, f"{role} · {kind}", _json(block)
+    return role, role, _json(block)
 
 
 def _result_text(content: object) -> str:
     if isinstance(content, list):
-        return "\n".join(b.get("text", json.dumps(b)) if isinstance(b, dict) else str(b) for b in content)
-    return content if isinstance(content, str) else json.dumps(content)
+        texts = [block.get("text") if isinstance(block, dict) else None for block in content]
+        return "\n".join(t if isinstance(t, str) else _json(b) for t, b in zip(texts, content, strict=True))
+    return content if isinstance(content, str) else _json(content)
 
 
 def _shortened(text: str) -> str:
+    text = text.encode(errors="replace").decode()
     if len(text) <= LONGEST:
         return text
     return f"{text[:LONGEST]}\n… {len(text) - LONGEST:,} more characters in the raw JSON"

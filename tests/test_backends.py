@@ -63,6 +63,7 @@ def test_recorded_is_the_default_and_the_environment_or_an_argument_chooses_anot
         ({"scene": "read"}, "A scene is named like '01_loop/read', not 'read'"),
         ({"scene": "01_loop/raed"}, "There is no recording chapters/01_loop/recordings/raed.json"),
         ({"scene": "../01_loop/read"}, "A scene is named like '01_loop/read'"),
+        ({"run": "ü"}, "A run is named with plain letters and digits, not 'ü'"),
     ],
 )
 def test_what_cannot_be_chosen_is_said_in_a_line(how, said):
@@ -272,7 +273,20 @@ def asking(url, use, **names):
         ((400, JSON, b'{"error": "plain words"}'), "refused the request (HTTP 400: plain words)"),
         ((200, {"content-type": "text/html"}, b"<html>"), "answered HTTP 200 with text/html, which is not JSON"),
         ((200, JSON, b'{"half": '), "answered HTTP 200 with application/json, which is not JSON"),
-        ((502, {"content-type": "text/html"}, b"<html>"), "answered HTTP 502 with text/html, which is not JSON"),
+        (
+            (502, {"content-type": "text/html"}, b"<html>"),
+            "is busy or limits your requests (HTTP 502: text/html, not JSON",
+        ),
+        ((401, JSON, b""), "refused the key (HTTP 401: application/json, not JSON"),
+        ((307, {**JSON, "location": "/v2"}, b"{}"), "sends you elsewhere (HTTP 307"),
+        ((400, JSON, b'{"error": {"message": "two\\nlines"}}'), "refused the request (HTTP 400: two lines)"),
+        ((400, JSON, b'{"error": {"message": null}}'), "refused the request (HTTP 400: {'message': None})"),
+        ((200, JSON, b'{"type": "error", "error": {"message": "quota used up"}}'), "no model's reply: quota used up"),
+        ((200, JSON, b"[1]"), "no model's reply: [1]"),
+        ((200, JSON, b'{"content": null}'), "no model's reply"),
+        ((200, JSON, b"[" * 100_000), "which is not JSON"),
+        ((200, {"content-type": "text/event-stream"}, b"data: {}\n\n"), "with text/event-stream, which is not JSON"),
+        ((200, {**JSON, "content-encoding": "gzip"}, b"not gzip"), "sent an answer that cannot be unpacked"),
     ],
 )
 def test_a_fault_of_the_server_is_one_clear_line(answer, said, use, monkeypatch):
@@ -291,7 +305,7 @@ def test_a_dead_port_is_one_clear_line(use):
         asking(url, use)
 
 
-@pytest.mark.parametrize("url", ["nonsense", "http://[", "ftp://127.0.0.1"])
+@pytest.mark.parametrize("url", ["nonsense", "http://[", "ftp://127.0.0.1", f"http://{'a' * 80}.invalid"])
 def test_an_address_that_is_none_is_one_clear_line(url, use):
     with pytest.raises(ClassroomError, match="cannot be reached"):
         asking(url, use)
@@ -301,7 +315,7 @@ def test_json_that_is_no_completion_is_one_clear_line(use):
     with serving((200, JSON, b'{"hello": "world"}')) as server:
         use(OPENAI_BASE_URL=server.url, TINY_AGENT_MODEL="m")
         client = classroom.connect("01_loop/read", backend="openai")
-        with pytest.raises(ClassroomError, match="not a chat completion"):
+        with pytest.raises(ClassroomError, match="no model's reply"):
             client.post("/v1/messages", json={"model": "m", "max_tokens": 1, "messages": []})
 
 
@@ -367,3 +381,76 @@ def test_a_script_that_is_too_short_says_so():
 
 def test_a_script_says_that_it_is_one():
     assert "written by hand" in classroom.scripted().source
+
+
+# --- the environment
+
+
+@pytest.mark.parametrize("key", ["sk-SECRET\nX", "schlüssel", "“sk-SECRET”"])
+def test_a_key_that_can_be_none_is_refused_and_not_shown(use, key):
+    use(ANTHROPIC_API_KEY=key)
+    with pytest.raises(
+        ClassroomError, match="ANTHROPIC_API_KEY holds a line break or a letter that no key has"
+    ) as caught:
+        classroom.connect("01_loop/read", backend="anthropic")
+    assert "SECRET" not in str(caught.value)
+    assert "schl" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ALL_PROXY", "socks5://127.0.0.1:1"),
+        ("ALL_PROXY", "ftp://127.0.0.1:1"),
+        ("HTTPS_PROXY", "http://127.0.0.1:abc"),
+        ("SSL_CERT_FILE", "/nowhere.pem"),
+    ],
+)
+def test_network_settings_that_cannot_be_used_are_one_clear_line(use, name, value):
+    use(ANTHROPIC_API_KEY="k", **{name: value})
+    with pytest.raises(ClassroomError, match="The network settings of the environment cannot be used"):
+        classroom.connect("01_loop/read", backend="anthropic")
+
+
+def test_space_around_a_setting_does_not_matter(use):
+    use(TINY_AGENT_BACKEND=" anthropic\n", ANTHROPIC_API_KEY="k", TINY_AGENT_MODEL=" m ", ANTHROPIC_BASE_URL=" ")
+    assert classroom.connect("01_loop/read").source == "live, asked now: anthropic m"
+
+
+def test_openais_own_address_needs_a_key_with_a_slash_at_its_end_too(use):
+    use(OPENAI_BASE_URL="https://api.openai.com/v1/", TINY_AGENT_MODEL="m")
+    with pytest.raises(ClassroomError, match="needs OPENAI_API_KEY"):
+        classroom.connect("01_loop/read", backend="openai")
+
+
+def test_messages_before_anything_was_asked_are_one_clear_line():
+    with pytest.raises(ClassroomError, match="nothing was asked"):
+        _ = classroom.connect("01_loop/read").messages
+
+
+@pytest.mark.parametrize(
+    ("said", "content", "stop_reason"),
+    [
+        (
+            {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            [{"type": "text", "text": "ab"}],
+            "end_turn",
+        ),
+        ({"content": None, "refusal": "I will not."}, [{"type": "text", "text": "I will not."}], "refusal"),
+        ({"content": 7}, [], "end_turn"),
+    ],
+)
+def test_what_an_openai_style_server_says_in_another_form_is_read(said, content, stop_reason):
+    reply = openai_form.from_openai(json.loads(completion(said)[2]))
+    assert (reply["content"], reply["stop_reason"]) == (content, stop_reason)
+
+
+def test_calls_without_an_id_or_with_the_same_id_are_told_apart():
+    three = [{**tool_call("{}"), "id": id} for id in ("c", "c", None)]
+    reply = openai_form.from_openai(json.loads(completion({"tool_calls": three})[2]))
+    assert [block["id"] for block in reply["content"]] == ["c", "c_1", "call_2"]
+
+
+def test_a_usage_of_nothing_counts_as_zero():
+    body = json.loads(OPENAI_ANSWER[2]) | {"usage": {"prompt_tokens": None}}
+    assert openai_form.from_openai(body)["usage"] == {"input_tokens": 0, "output_tokens": 0}

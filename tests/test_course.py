@@ -68,9 +68,15 @@ def test_a_notebook_runs_wherever_its_kernel_was_started(chapter, where, tmp_pat
         coalesce_streams=True,
         resources={"metadata": {"path": str(folder)}},
     )
-    printed = [output.get("text", "") for cell in client.execute().cells for output in cell.get("outputs", [])]
-    committed = [output.get("text", "") for cell in cells(chapter) for output in cell.get("outputs", [])]
-    assert printed == committed
+    ran = client.execute().cells
+    for now, then in zip(ran, cells(chapter), strict=True):
+        assert now.get("outputs") == then.get("outputs")
+
+
+@pytest.mark.parametrize("chapter", chapters())
+def test_a_committed_notebook_is_written_as_jupyter_writes_it(chapter):
+    text = notebook_of(chapter).read_bytes().decode()
+    assert text == nbformat.writes(nbformat.reads(text, as_version=4)) + "\n"
 
 
 @pytest.mark.parametrize("chapter", chapters())
@@ -87,7 +93,7 @@ def test_a_notebook_runs_live_on_the_local_model(chapter, tmp_path):
 @pytest.mark.parametrize("path", sorted(CHAPTERS.glob("*/recordings/*.json")), ids=lambda path: path.stem)
 def test_a_committed_recording_is_what_was_recorded_to_the_byte(path):
     recording = recordings.load(path)
-    assert recordings.dump(recording) == path.read_text(encoding="utf-8")
+    assert recordings.dump(recording).encode() == path.read_bytes()
     assert recording["scene"] == f"{path.parent.parent.name}/{path.stem}"
     assert recordings.KEY_SHAPES.search(path.read_text(encoding="utf-8")) is None
 
@@ -150,6 +156,17 @@ def test_a_python_that_is_too_old_is_said_in_a_line(copy):
 def test_no_python_at_all_is_said_in_a_line(copy):
     done = make(copy, "lab", "PYTHON=")
     assert "needs Python 3.11 or newer, and none was found" in done.stdout + done.stderr
+
+
+def test_a_task_reaches_the_agent_as_it_was_typed(copy):
+    (copy / ".venv" / "bin").mkdir(parents=True)
+    (copy / ".venv" / "bin" / "python").write_text('#!/bin/sh\nfor word; do echo "<$word>"; done\n')
+    (copy / ".venv" / "bin" / "python").chmod(0o755)
+    (copy / ".venv" / ".ready").touch()
+    task = """-h costs $5 in $HOME and $(x) "quoted" 'too'"""
+    done = make(copy, "run", f"TASK={task}", "BACKEND=a b; touch broken", "RUN=1 2")
+    assert [f"<{word}>" in done.stdout.splitlines() for word in (task, "a b; touch broken", "1 2")] == [True] * 3
+    assert not (copy / "broken").exists()
 
 
 def test_a_half_installed_environment_is_said_in_a_line(copy):

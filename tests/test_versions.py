@@ -1,5 +1,6 @@
 """The line of tags: built from a commit, the same every time, refused where a chapter disagrees with itself."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -18,8 +19,9 @@ NOBODY = {f"GIT_{who}_{what}": "test" for who in ("AUTHOR", "COMMITTER") for wha
 
 
 def git(root, *args):
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     done = subprocess.run(
-        ["git", "-C", str(root), *args], capture_output=True, text=True, env={**os.environ, **NOBODY}, check=True
+        ["git", "-C", str(root), *args], capture_output=True, text=True, env={**plain, **NOBODY}, check=True
     )
     return done.stdout.strip()
 
@@ -155,6 +157,32 @@ def test_a_tag_with_other_content_is_never_moved_and_nothing_is_tagged(project):
     assert git(project, "tag") == "v0.1"
 
 
+def test_a_tag_of_that_name_that_is_no_commit_is_never_moved(project):
+    git(project, "tag", "v0.1", "HEAD:README.md")
+    with pytest.raises(ClassroomError, match="that is no commit, and tags are not moved"):
+        versions.tags(project)
+    assert git(project, "cat-file", "-t", "v0.1") == "blob"
+
+
+def test_an_annotated_tag_with_the_same_content_keeps_its_note(project):
+    versions.tags(project)
+    commit_id = git(project, "rev-parse", "v0.1")
+    git(project, "tag", "-f", "-a", "-m", "my note", "v0.1", commit_id)
+    assert versions.tags(project)[0].endswith("as it was")
+    assert git(project, "cat-file", "-t", "v0.1") == "tag"
+
+
+def test_settings_of_git_neither_move_the_tags_nor_ask_for_a_signature(project, tmp_path, monkeypatch):
+    first = versions.tags(project)
+    git(project, "tag", "-d", "v0.1")
+    git(tmp_path, "init", "-q", "other")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    for name, value in [("tag.gpgSign", "true"), ("commit.gpgSign", "true"), ("i18n.commitEncoding", "latin1")]:
+        git(project, "config", name, value)
+    assert versions.tags(project) == first
+    assert git(tmp_path / "other", "tag") == ""
+
+
 def test_a_patch_of_an_old_version_gets_a_tag_of_its_own(project):
     versions.tags(project)
     init = project / "tiny_agent" / "__init__.py"
@@ -191,6 +219,41 @@ def test_a_notebook_that_names_another_version_or_another_step_is_refused(projec
 def test_a_download_without_git_is_told_why(tmp_path):
     with pytest.raises(ClassroomError, match="this folder is none"):
         versions.tags(tmp_path)
+
+
+def test_without_git_it_is_said_in_a_line(project, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ClassroomError, match="Tags need git"):
+        versions.tags(project)
+
+
+@pytest.mark.parametrize("line", ["__version__ = '0.1'", '__version__ = "0.1"  # the loop'])
+def test_a_version_line_in_another_hand_is_read(tmp_path, line):
+    (tmp_path / "__init__.py").write_text(line)
+    assert versions.number(tmp_path) == "0.1"
+
+
+def test_a_package_without_a_version_and_a_notebook_that_is_none_are_said_in_a_line(project):
+    notebook = project / "chapters" / "01_loop" / "01_loop.ipynb"
+    for file, text, said in [
+        (notebook, "{}", "cannot be read as a notebook"),
+        (versions.package("01_loop", project) / "__init__.py", "", "has no line like __version__"),
+    ]:
+        file.write_text(text)
+        commit(project)
+        with pytest.raises(ClassroomError, match=said):
+            versions.tags(project)
+
+
+# A package changes only together with its version: raise the patch number, then write the new digest here.
+RELEASED = {"0.1": "3221ca4db84b93dd"}
+
+
+def test_a_released_package_is_what_it_was_to_the_byte():
+    for chapter in versions.chapters():
+        folder = versions.package(chapter)
+        digest = hashlib.sha256(repr(versions.contents(folder)).encode()).hexdigest()[:16]
+        assert (versions.number(folder), digest) in RELEASED.items()
 
 
 def test_every_tag_passes_its_own_tests_and_notebooks_in_a_worktree(project):

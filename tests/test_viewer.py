@@ -65,3 +65,19 @@ def test_a_long_text_is_shortened_on_screen_and_whole_in_the_raw_json():
     page = show([{"role": "user", "content": "x" * 5000}])._repr_html_()
     assert "3,000 more characters in the raw JSON" in page
     assert "x" * 5000 in page
+
+
+def test_what_is_no_message_at_all_is_shown_and_raises_nothing():
+    loop = []
+    loop.append(loop)
+    odd = [
+        "hi", {"role": "user"}, {"content": None}, {"role": 7, "content": "x"}, {"role": "user", "content": [5, None]},
+        {"role": "user", "content": [{"type": "tool_result", "content": [{"type": "text", "text": None}]}]},
+        {"role": "user", "content": [{"type": "tool_result", "content": 5}]},
+        {"role": "user", "content": loop}, {"role": "user", "content": [{"type": "text", "text": b"bytes"}]},
+        {"role": "user", "content": "half \ud800"},
+    ]  # fmt: skip
+    shown = show(odd)
+    assert "(not a message)" in repr(shown)
+    repr(shown).encode()
+    shown._repr_html_().encode()
