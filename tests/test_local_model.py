@@ -37,7 +37,7 @@ def request(model="smollm2-135m", tools=(READ,), messages=TASK, **more):
 
 def post(body, run="1"):
     with httpx.Client(transport=httpx.WSGITransport(local.application), base_url="http://x") as client:
-        return client.post("/v1/messages", json=body, headers={"x-run": run})
+        return client.post("/v1/messages", content=json.dumps(body), headers={"x-run": run})
 
 
 # --- the rendering, word for word
@@ -278,6 +278,7 @@ def test_a_local_model_that_is_not_whole_is_one_clear_line(fault, tmp_path, monk
         monkeypatch.setattr(llama.importlib.util, "find_spec", lambda name: spec)
     else:
         monkeypatch.setitem(sys.modules, "xllamacpp", None)
+        monkeypatch.setattr(llama, "installed", lambda: True)
     with pytest.raises(ClassroomError, match=r"not whole .*`make clean`, then `make live`"):
         llama.server.__wrapped__()
 
