@@ -3,7 +3,6 @@ CHAPTER ?= 01_loop
 NEWEST := $(notdir $(lastword $(sort $(wildcard chapters/[0-9]*))))
 TASK ?= Read notes.txt and tell me what it says.
 BACKEND ?= $(or $(TINY_AGENT_BACKEND),recorded)
-RUN ?= 1
 # Taken as they were typed, and handed to the command through the environment: a $$ in a task is not make's.
 override TASK := $(value TASK)
 override RUN := $(value RUN)
@@ -19,7 +18,7 @@ PYTHON ?= $(shell for p in python3 python python3.14 python3.13 python3.12 pytho
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test run live model record verify freeze tags clean sound
+.PHONY: help lab test run live model record verify bench freeze tags clean sound
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,7 +34,7 @@ test: sound $(VENV)/.live  ## lint, unit tests, notebooks, tags; with the local 
 	$(PY) -m pytest --nbval --nbval-current-env tests chapters
 
 run: sound  ## give the newest agent a task       TASK="…" BACKEND=local RUN=1
-	@$(PY) -m tiny_agent --backend "$$BACKEND" --run "$$RUN" $(if $(SCENE),--scene "$(SCENE)") \
+	@$(PY) -m tiny_agent --backend "$$BACKEND" $(if $(RUN),--run "$$RUN") $(if $(SCENE),--scene "$(SCENE)") \
 	  --workspace chapters/$(NEWEST)/workspace -- "$$TASK"
 
 live: sound $(VENV)/.live  ## install the local model, once (about 200 MB)
@@ -50,6 +49,9 @@ record: live  ## record a chapter's scenes again     CHAPTER=01_loop
 
 verify: live  ## ask the local model every recorded request again and compare
 	@$(PY) -m classroom verify
+
+bench: sound  ## what a turn costs in the loop itself, early and late in a run
+	@$(PY) -m classroom bench
 
 freeze: sound  ## keep the package in its chapter, before the next version is begun
 	@$(PY) -m classroom freeze

@@ -12,6 +12,6 @@ from .backends import BACKENDS, connect, scripted
 from .errors import ClassroomError
 from .room import begin
 from .versions import version
-from .viewer import show
+from .viewer import bars, show
 
-__all__ = ["BACKENDS", "ClassroomError", "begin", "connect", "scripted", "show", "version"]
+__all__ = ["BACKENDS", "ClassroomError", "bars", "begin", "connect", "scripted", "show", "version"]

@@ -1,9 +1,9 @@
-"""The verbs of the Makefile that need Python: python -m classroom record|outputs|verify|model|freeze|tags."""
+"""The verbs of the Makefile that need Python: record, outputs, verify, model, bench, freeze, tags."""
 
 import argparse
 import sys
 
-from . import local, record, versions
+from . import bench, local, record, versions
 from .errors import ClassroomError
 
 
@@ -17,6 +17,7 @@ def main() -> None:
         verbs.add_parser(verb, help=what).add_argument("chapter", choices=versions.chapters())
     verbs.add_parser("verify", help="ask the local model every recorded request again and compare")
     verbs.add_parser("model", help="serve the local model").add_argument("--port", type=int, default=8088)
+    verbs.add_parser("bench", help="what a turn costs in the loop itself")
     verbs.add_parser("freeze", help="keep the package at the top in its chapter")
     verbs.add_parser("tags", help="build the tags from the last commit")
     args = parser.parse_args()
@@ -30,6 +31,8 @@ def main() -> None:
                 record.verify()
             case "model":
                 local.serve(args.port)
+            case "bench":
+                bench.main()
             case "freeze":
                 print(versions.freeze())
             case "tags":

@@ -53,11 +53,12 @@ class Client(httpx.Client):
         return [*request["messages"], {"role": "assistant", "content": reply["content"]}]
 
 
-def connect(scene: str, *, backend: str | None = None, run: str | int = 1) -> Client:
+def connect(scene: str, *, backend: str | None = None, run: str | int = 1, local_model: str | None = None) -> Client:
     """A client for one run of a scene such as `01_loop/read`.
 
     `backend`: one of BACKENDS; else $TINY_AGENT_BACKEND, else recorded. `run` tells equal runs apart: it picks the
-    run of a recording, and is the seed of the local model. Raises ClassroomError.
+    run of a recording, and is the seed of the local model. `local_model` is the id by which the local model is asked
+    in this scene (default: the one it was recorded with). Raises ClassroomError.
     """
     backend, path = chosen_backend(backend), scene_path(scene)
     if not (str(run).isascii() and str(run).isprintable()):
@@ -74,7 +75,7 @@ def connect(scene: str, *, backend: str | None = None, run: str | int = 1) -> Cl
             source=recordings.source(origin),
             run=str(run),
         )
-    transport, model, origin = _live(backend, path)
+    transport, model, origin = _live(backend, path, local_model)
     if scratch:
         transport = _recorder(transport, scratch, scene, {"backend": backend, **origin})
     return Client(transport, model=model, source=f"live, asked now: {backend} {model}", run=str(run))
@@ -125,12 +126,12 @@ def scene_path(scene: str) -> Path:
     return CHAPTERS / chapter / "recordings" / f"{name}.json"
 
 
-def _live(backend: str, path: Path) -> tuple[httpx.BaseTransport, str, dict]:
+def _live(backend: str, path: Path, local_model: str | None) -> tuple[httpx.BaseTransport, str, dict]:
     """The transport of a live backend, the id it is asked for, and its provenance."""
     wanted = os.environ.get("TINY_AGENT_MODEL", "").strip()
     if backend == "local":
         recorded_id = _origin(path).get("model")
-        model = wanted or (recorded_id if recorded_id in smollm.IDS else "smollm2-135m")
+        model = wanted or local_model or (recorded_id if recorded_id in smollm.IDS else "smollm2-135m")
         llama.weights()
         sampling = {"temperature": smollm.IDS.get(model, {}).get("temperature"), **smollm.CUTS, "seed": "crc32 of run"}
         sampling["max_tokens"] = smollm.MAX_TOKENS

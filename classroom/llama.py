@@ -25,7 +25,7 @@ CONTEXT = 4096  # tokens
 KEPT_STATES = 8  # each about 22 MB for a prefix of 1,000 tokens
 
 _one_at_a_time = threading.Lock()
-_states: dict[str, str] = {}  # prefix -> file name of its saved state, least recently used first
+_states: dict[str, tuple[str, int]] = {}  # prefix -> file of its saved state, tokens; least recently used first
 
 
 def installed() -> bool:
@@ -93,13 +93,13 @@ def server() -> httpx.Client:
 def complete(prompt: str, *, prefix: str, seed: int, max_tokens: int, **sampling: object) -> dict:
     """Continue `prompt`, which begins with `prefix`; `sampling` goes to llama.cpp as it is (temperature, grammar, …).
 
-    Returns {"text", "cut", "input_tokens", "output_tokens"}; `cut` is True where max_tokens ended the text.
+    Returns {"text", "cut", "input_tokens", "prefix_tokens", "output_tokens"}; `cut` is True where max_tokens ended the
+    text, and input_tokens are those of the whole prompt.
     Raises ValueError where the prompt does not fit into the context.
     """
     body = {"prompt": prompt, "seed": seed, "n_predict": max_tokens, "id_slot": 0, **sampling}
     with _one_at_a_time:
-        if prefix:
-            _restore(prefix)
+        prefix_tokens = _restore(prefix) if prefix else 0
         reply = server().post("/completion", json={**body, "cache_prompt": bool(prefix)})
     result = reply.json()
     if reply.status_code == 400 and result["error"]["type"] == "exceed_context_size_error":
@@ -109,22 +109,24 @@ def complete(prompt: str, *, prefix: str, seed: int, max_tokens: int, **sampling
         "text": result["content"],
         "cut": result["stop_type"] == "limit",
         "input_tokens": result["tokens_evaluated"],
+        "prefix_tokens": prefix_tokens,
         "output_tokens": result["tokens_predicted"],
     }
 
 
-def _restore(prefix: str) -> None:
-    """Put the slot into the state of having read `prefix` and nothing else."""
+def _restore(prefix: str) -> int:
+    """Put the slot into the state of having read `prefix` and nothing else; returns how many tokens that is."""
     if prefix in _states:
-        server().post("/slots/0?action=restore", json={"filename": _states[prefix]}).raise_for_status()
-        _states[prefix] = _states.pop(prefix)
-        return
+        name, tokens = _states[prefix] = _states.pop(prefix)
+        server().post("/slots/0?action=restore", json={"filename": name}).raise_for_status()
+        return tokens
     read = {"prompt": prefix, "n_predict": 0, "id_slot": 0, "cache_prompt": False}
     reply = server().post("/completion", json=read)
     if reply.is_error:
-        return  # too long: the request itself will say so
+        return 0  # too long: the request itself will say so
     name = hashlib.sha256(prefix.encode()).hexdigest()[:16]
-    server().post("/slots/0?action=save", json={"filename": name}).raise_for_status()
-    _states[prefix] = name
+    saved = server().post("/slots/0?action=save", json={"filename": name}).raise_for_status().json()
+    _states[prefix] = name, saved["n_saved"]
     if len(_states) > KEPT_STATES:
-        (_scratch() / _states.pop(next(iter(_states)))).unlink()
+        (_scratch() / _states.pop(next(iter(_states)))[0]).unlink()
+    return saved["n_saved"]

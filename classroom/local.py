@@ -16,7 +16,7 @@ import httpx
 from . import llama, smollm
 from .errors import ClassroomError
 
-FIELDS = {"model", "max_tokens", "messages", "system", "tools", "stream", "metadata"}
+FIELDS = {"model", "max_tokens", "messages", "system", "tools", "stream", "metadata", "cache_control"}
 
 
 def application(environ: dict, start_response: Callable) -> Iterable[bytes]:
@@ -55,7 +55,7 @@ def answer(request: dict, run: str = "1") -> dict:
     """A Messages request -> a Messages response. Raises ValueError (bad request) or NotFound (no such model)."""
     _check(request)
     asked, how = smollm.render(request), sampling(run)
-    limit = min(request["max_tokens"], smollm.MAX_TOKENS)
+    limit = min(request["max_tokens"], smollm.MAX_TOKENS if asked["grammar"] else smollm.MAX_CHAT_TOKENS)
     reply = llama.complete(
         asked["prompt"],
         prefix=asked["prefix"],
@@ -77,8 +77,21 @@ def answer(request: dict, run: str = "1") -> dict:
         "content": content,
         "stop_reason": stop_reason,
         "stop_sequence": None,
-        "usage": {"input_tokens": reply["input_tokens"], "output_tokens": reply["output_tokens"]},
+        "usage": _usage(reply, cached="cache_control" in request),
     }
+
+
+def _usage(reply: dict, cached: bool) -> dict:
+    """Tokens as the API counts them: where a cache was asked for, what came from it is not in input_tokens.
+
+    The fixed part of the prompt counts as read from the cache even the first time in a process, when it is read
+    anew: a reply must not depend on what was asked before it.
+    """
+    usage = {"input_tokens": reply["input_tokens"], "output_tokens": reply["output_tokens"]}
+    if cached:
+        usage["input_tokens"] -= reply["prefix_tokens"]
+        usage |= {"cache_read_input_tokens": reply["prefix_tokens"], "cache_creation_input_tokens": 0}
+    return usage
 
 
 def sampling(run: str) -> dict:

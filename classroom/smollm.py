@@ -17,7 +17,7 @@ IDS = {
     "smollm2-135m-free": {"demonstrations": False, "free_names": True, "temperature": 0.8},
 }
 CUTS = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}
-MAX_TOKENS = 120  # of a reply
+MAX_TOKENS, MAX_CHAT_TOKENS = 120, 512  # of a step, and of a reply in a plain chat
 LONGEST_TEXT, LONGEST_PATH = 120, 40  # characters of an answer or an argument, and of an argument named path
 
 SYSTEM = "You are a file agent."

@@ -1,4 +1,4 @@
-"""`show(messages)`: a conversation as a person wants to see it, in HTML where it is shown, else as plain text.
+"""`show(messages)`: a conversation as a person wants to see it; `bars(rows)`: numbers as bars. HTML, or plain text.
 
 Draws text, tool_use and tool_result blocks; any other block is shown as its JSON. Needs no widgets and no scripts.
 """
@@ -91,3 +91,40 @@ def _shortened(text: str) -> str:
     if len(text) <= LONGEST:
         return text
     return f"{text[:LONGEST]}\n… {len(text) - LONGEST:,} more characters in the raw JSON"
+
+
+class Bars:
+    """What `bars` returns: a row of stacked bars for each label."""
+
+    def __init__(self, rows: list[tuple[str, dict[str, float]]]):
+        self.rows = rows
+        self.longest = max((sum(parts.values()) for _, parts in rows), default=0) or 1
+
+    def __repr__(self) -> str:
+        width = max((len(label) for label, _ in self.rows), default=0)
+        return "\n".join(
+            f"{label:>{width}} {'#' * round(40 * sum(parts.values()) / self.longest)} {_listed(parts)}"
+            for label, parts in self.rows
+        )
+
+    def _repr_html_(self) -> str:
+        colours = list(EDGES.values())
+        drawn = ""
+        for label, parts in self.rows:
+            pieces = "".join(
+                f'<div style="display: inline-block; height: 14px; background-color: {colours[i % len(colours)]}; '
+                f'width: {round(60 * value / self.longest, 1)}%" title="{html.escape(name)}"></div>'
+                for i, (name, value) in enumerate(parts.items())
+            )
+            label, numbers = html.escape(label), html.escape(_listed(parts))
+            drawn += f"<div><small><b>{label}</b> {numbers}</small><br>{pieces}</div>"
+        return f"<div>{drawn}</div>"
+
+
+def _listed(parts: dict[str, float]) -> str:
+    return ", ".join(f"{value:g} {name}" for name, value in parts.items())
+
+
+def bars(rows: list[tuple[str, dict[str, float]]]) -> Bars:
+    """Draw numbers as stacked bars, `[(label, {part: number})]`; all rows share one scale, beginning at zero."""
+    return Bars(rows)

@@ -175,7 +175,15 @@ def test_the_saved_states_are_limited_in_number():
     for i in range(llama.KEPT_STATES + 2):
         post(request("smollm2-135m-bare", [{**READ, "description": f"Read {i}"}], max_tokens=1))
     assert len(llama._states) == llama.KEPT_STATES
-    assert {p.name for p in llama._scratch().iterdir()} == set(llama._states.values())
+    assert {p.name for p in llama._scratch().iterdir()} == {name for name, _ in llama._states.values()}
+
+
+def test_with_cache_control_the_fixed_part_counts_as_read_from_the_cache():
+    plain = post(request("smollm2-135m-bare")).json()["usage"]
+    cached = post(request("smollm2-135m-bare", cache_control={"type": "ephemeral"})).json()["usage"]
+    assert cached["cache_creation_input_tokens"] == 0
+    assert 0 < cached["cache_read_input_tokens"] < plain["input_tokens"]
+    assert cached["input_tokens"] + cached["cache_read_input_tokens"] == plain["input_tokens"]
 
 
 # --- as a server
@@ -302,3 +310,9 @@ def test_the_local_backend_asks_for_the_id_that_the_scene_was_recorded_with(monk
     assert classroom.connect("01_loop/read", backend="local").model == "smollm2-135m"
     monkeypatch.setenv("TINY_AGENT_MODEL", "smollm2-135m-free")
     assert classroom.connect("01_loop/read", backend="local").model == "smollm2-135m-free"
+
+
+def test_a_scene_may_name_the_local_model_that_it_is_asked_with():
+    assert (
+        classroom.connect("01_loop/read", backend="local", local_model="smollm2-135m-bare").model == "smollm2-135m-bare"
+    )

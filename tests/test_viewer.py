@@ -1,6 +1,8 @@
 """The transcript viewer: every block is shown, errors cannot be missed, and nothing in a message becomes markup."""
 
-from classroom import show
+import re
+
+from classroom import bars, show
 
 MESSAGES = [
     {"role": "user", "content": "Read a.txt"},
@@ -81,3 +83,19 @@ def test_what_is_no_message_at_all_is_shown_and_raises_nothing():
     assert "(not a message)" in repr(shown)
     repr(shown).encode()
     shown._repr_html_().encode()
+
+
+def test_bars_share_one_scale_and_read_as_text_too():
+    rows = [("turn 1", {"cached": 30, "new": 10}), ("turn 10", {"cached": 30, "new": 50})]
+    assert repr(bars(rows)).splitlines() == [
+        " turn 1 #################### 30 cached, 10 new",
+        "turn 10 ######################################## 30 cached, 50 new",
+    ]
+    page = bars(rows)._repr_html_()
+    assert [float(w) for w in re.findall(r"width: ([\d.]+)%", page)] == [22.5, 7.5, 22.5, 37.5]
+    assert "<b>" not in bars([("<i>", {"<u>": 1})])._repr_html_().replace("<b>&lt;i&gt;</b>", "")
+
+
+def test_no_bars_and_bars_of_nothing_raise_nothing():
+    assert repr(bars([])) == ""
+    assert bars([("a", {"x": 0})])._repr_html_()

@@ -1,15 +1,17 @@
-"""The bare loop: ask the model, run the tools it calls, send the results back, until it answers.
+"""The loop over a context that the caller holds: ask, run the tools, append, until a reason to stop.
 
-Handles: text, tool calls, several calls in one reply. Does not handle: a tool that raises (the run dies with it), a
-reply that was cut off, a conversation without end, or anything that the model should be told about a failure.
+Handles: every stop reason of the API, a limit of turns, a run that goes on from a saved or mended context. Does not
+handle: a tool that raises. The run dies with it, and the context is left as the model last saw it.
 """
 
 from pathlib import Path
 
 import httpx
 
+from .context import MAX_TOKENS, Context, compact
+
 MODEL = "smollm2-135m"
-MAX_TOKENS = 1024
+JSON = {"content-type": "application/json"}
 
 TOOLS = [
     {
@@ -29,27 +31,60 @@ def read_file(path: str, workspace: str | Path) -> str:
     return (Path(workspace) / path).read_text(encoding="utf-8")
 
 
-def run(task: str, client: httpx.Client, *, workspace: str | Path = ".", model: str = MODEL) -> str:
-    """Work on the task until the model stops calling tools; returns its last text.
+def run_tools(calls: list[dict], workspace: str | Path) -> list[dict]:
+    """Run the calls of a reply in order; returns their tool_result blocks."""
+    results = []
+    for call in calls:
+        if call["name"] == "read_file":
+            output = read_file(call["input"]["path"], workspace)
+        else:
+            output = f"There is no tool named {call['name']}."
+        results.append({"type": "tool_result", "tool_use_id": call["id"], "content": output})
+    return results
 
-    `client` answers POST /v1/messages in the form of Anthropic's Messages API
-    (https://platform.claude.com/docs/en/api/messages). Whatever a tool or the client raises comes out of here.
+
+def run(
+    task: str | None,
+    client: httpx.Client,
+    *,
+    workspace: str | Path = ".",
+    model: str = MODEL,
+    context: Context | None = None,
+) -> str:
+    """Work on the task until there is a reason to stop; returns the last text, the reason is `context.stopped`.
+
+    With `context` the run goes on from there, and with the task None it goes on without a word. Whatever a tool or
+    the client raises comes out of here; the context then ends with the calls that have no result yet.
     """
-    messages = [{"role": "user", "content": task}]
-    while True:
-        request = {"model": model, "max_tokens": MAX_TOKENS, "tools": TOOLS, "messages": messages}
-        reply = client.post("/v1/messages", json=request).raise_for_status().json()
-        messages.append({"role": "assistant", "content": reply["content"]})
+    context = Context() if context is None else context
+    context.check()
+    context.stopped = None
+    if task is not None:
+        context.append({"role": "user", "content": task})
+    text = ""
+    for _ in range(context.turn_limit):
+        if context.is_long():
+            compact(context, client, model)
+        body = context.body(model=model, max_tokens=MAX_TOKENS, tools=TOOLS)
+        reply = client.post("/v1/messages", content=body, headers=JSON).raise_for_status().json()
+        context.usage.append(reply["usage"])
+        text = "".join(block["text"] for block in reply["content"] if block["type"] == "text")
+        content = reply["content"]
+        if reply["stop_reason"] != "tool_use":  # cut off, for example: what looks like a call may be half of one
+            content = [block for block in content if block["type"] != "tool_use"]
+        if content:  # the API refuses a message without content when it is sent back
+            context.append({"role": "assistant", "content": content})
 
-        if reply["stop_reason"] != "tool_use":
-            return "".join(block["text"] for block in reply["content"] if block["type"] == "text")
-
-        results = []
-        for block in reply["content"]:
-            if block["type"] == "tool_use":
-                if block["name"] == "read_file":
-                    output = read_file(block["input"]["path"], workspace)
-                else:
-                    output = f"There is no tool named {block['name']}."
-                results.append({"type": "tool_result", "tool_use_id": block["id"], "content": output})
-        messages.append({"role": "user", "content": results})
+        match reply["stop_reason"]:
+            case "tool_use" if context.open_calls:
+                context.append({"role": "user", "content": run_tools(context.open_calls, workspace)})
+            case "pause_turn":
+                continue  # a tool on the server's side is not done: with what there is so far, it goes on
+            case "end_turn" | "stop_sequence" | "max_tokens" | "refusal" | "model_context_window_exceeded" as reason:
+                context.stopped = reason
+                return text
+            case unknown:
+                context.stopped = f"{unknown} (a stop_reason that this version does not know)"
+                return text
+    context.stopped = "turn_limit"
+    return text
