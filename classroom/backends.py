@@ -77,7 +77,8 @@ def connect(scene: str, *, backend: str | None = None, run: str | int = 1, local
         )
     transport, model, origin = _live(backend, path, local_model)
     if scratch:
-        transport = _recorder(transport, scratch, scene, {"backend": backend, **origin})
+        file = Path(scratch) / path.relative_to(CHAPTERS)
+        transport = _recorder(transport, file, scene, {"backend": backend, **origin})
     return Client(transport, model=model, source=f"live, asked now: {backend} {model}", run=str(run))
 
 
@@ -176,9 +177,7 @@ def _need(name: str, backend: str, what: str = "your key") -> str:
 _being_recorded: dict[str, dict] = {}  # file -> recording, for all connections of this process
 
 
-def _recorder(transport: httpx.BaseTransport, folder: str, scene: str, origin: dict) -> httpx.BaseTransport:
-    chapter, _, name = scene.partition("/")
-    path = Path(folder) / chapter / "recordings" / f"{name}.json"
+def _recorder(transport: httpx.BaseTransport, path: Path, scene: str, origin: dict) -> httpx.BaseTransport:
     date = datetime.date.today().isoformat()
     provenance = {"kind": "recorded", **origin, "date": date}
     start = {"scene": scene, "provenance": provenance, "exchanges": []}

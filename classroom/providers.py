@@ -38,6 +38,7 @@ class Provider(httpx.BaseTransport):
             wait=_wait,
             stop=tenacity.stop_after_attempt(TRIES) | _asks_too_long,
             retry_error_callback=lambda state: state.outcome.result(),
+            before_sleep=lambda state: state.outcome.result().close(),
             sleep=sleep,
         ).wraps(self._send)
 
@@ -46,10 +47,7 @@ class Provider(httpx.BaseTransport):
 
     def _send(self, body: bytes) -> httpx.Response:
         request = self.client.build_request("POST", self.url, headers=self.headers, content=body)
-        response = self.client.send(request, stream=True)
-        if response.is_error:
-            response.read()
-        return response
+        return self.client.send(request, stream=True)
 
     def close(self) -> None:
         self.client.close()
@@ -104,10 +102,9 @@ class Checked(httpx.BaseTransport):
         if streaming and response.is_success and kind.startswith("text/event-stream"):
             return response
         # Read here and handed on as one piece: a broken body is then found here and not in the loop.
-        data = b"".join(response.stream) if not response.is_stream_consumed else response.content
-        headers = {k: v for k, v in response.headers.items() if not (response.is_stream_consumed and _of_body(k))}
+        data = b"".join(response.stream)
         response.close()
-        whole = httpx.Response(response.status_code, headers=headers, content=data)
+        whole = httpx.Response(response.status_code, headers=response.headers, content=data)
         try:
             body = json.loads(whole.content)
         except (ValueError, RecursionError):
@@ -125,10 +122,6 @@ class Checked(httpx.BaseTransport):
 
     def close(self) -> None:
         self.inner.close()
-
-
-def _of_body(header: str) -> bool:
-    return header in ("content-encoding", "content-length", "transfer-encoding")
 
 
 def _meaning(status: int, said: str) -> str:

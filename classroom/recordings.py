@@ -189,9 +189,10 @@ class Recorder(httpx.BaseTransport):
 
     def _keep(self, request: httpx.Request, body: object, response: httpx.Response) -> None:
         run = request.headers.get("x-run", "1")
-        self.asked[_key(run, body)] += 1
-        recorded = sum(_key(e["run"], e["request"]) == _key(run, body) for e in self.recording["exchanges"])
-        if recorded >= self.asked[_key(run, body)]:
+        key = _key(run, body)
+        self.asked[key] += 1
+        recorded = sum(_key(e["run"], e["request"]) == key for e in self.recording["exchanges"])
+        if recorded >= self.asked[key]:
             return  # an earlier connection asked this too; a replay starts anew with each connection
         stored = json.loads(normalised(json.dumps(body, ensure_ascii=False)))
         exchanges = [*self.recording["exchanges"], {"run": run, "request": stored, "response": _kept(response)}]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from .context import MAX_TOKENS, Context, compact
+from .context import MAX_TOKENS, Context, compact, text_of
 
 MODEL = "smollm2-135m"
 JSON = {"content-type": "application/json"}
@@ -68,7 +68,7 @@ def run(
         body = context.body(model=model, max_tokens=MAX_TOKENS, tools=TOOLS)
         reply = client.post("/v1/messages", content=body, headers=JSON).raise_for_status().json()
         context.usage.append(reply["usage"])
-        text = "".join(block["text"] for block in reply["content"] if block["type"] == "text")
+        text = text_of(reply)
         content = reply["content"]
         if reply["stop_reason"] != "tool_use":  # cut off, for example: what looks like a call may be half of one
             content = [block for block in content if block["type"] != "tool_use"]

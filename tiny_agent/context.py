@@ -60,6 +60,8 @@ class Context:
         """
         role, content = message["role"], message["content"]
         blocks = as_blocks(content)
+        if role == "assistant":
+            self.check()
         open_calls = still_open(self._open_calls, role, blocks)
         ids = {block["id"] for block in blocks if block["type"] == "tool_use"}
         if ids & self._ids:
@@ -83,7 +85,7 @@ class Context:
         self._open_calls = open_calls
 
     def check(self) -> None:
-        """Raises ContextError where this history cannot be sent."""
+        """Raises ContextError where a call waits for its result, so that neither a request nor a reply may follow."""
         if self._open_calls:
             raise ContextError(f"No result yet for the calls {names(self._open_calls)}: append their results first.")
 
@@ -152,6 +154,10 @@ def as_blocks(content: str | list[dict]) -> list[dict]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
+def text_of(reply: dict) -> str:
+    return "".join(block["text"] for block in reply["content"] if block["type"] == "text")
+
+
 def names(calls: list[dict]) -> str:
     return ", ".join(f"{call['name']} ({call['id']})" for call in calls)
 
@@ -164,8 +170,6 @@ def still_open(calls: list[dict], role: str, blocks: list[dict]) -> list[dict]:
             f"A message of the role {role!r} cannot hold this: calls are the assistant's, results yours."
         )
     if role == "assistant":
-        if calls:
-            raise ContextError(f"No result yet for the calls {names(calls)}: append their results first.")
         calls = [block for block in blocks if block["type"] == "tool_use"]
         if len({call["id"] for call in calls}) < len(calls):
             raise ContextError(f"Two calls share an id, so their results could not be told apart: {names(calls)}.")
@@ -205,6 +209,6 @@ def compact(context: Context, client: httpx.Client, model: str, keep: int = 4) -
     request = {"model": model, "max_tokens": MAX_TOKENS, "messages": [{"role": "user", "content": text}]}
     reply = client.post("/v1/messages", json=request).raise_for_status().json()
     context.usage.append(reply["usage"])
-    summary = "".join(block["text"] for block in reply["content"] if block["type"] == "text")
+    summary = text_of(reply)
     if reply["stop_reason"] == "end_turn" and summary.strip():
         context.summarised(summary, cut)
