@@ -90,7 +90,9 @@ def scripted(*replies: dict) -> Client:
         if not waiting:
             raise ClassroomError(f"The script has {len(replies)} replies, and the loop asked for one more.")
         usage = {"input_tokens": 0, "output_tokens": 0}
-        return httpx.Response(200, json={"type": "message", "role": "assistant", "usage": usage, **waiting.pop(0)})
+        message = {"type": "message", "role": "assistant", "usage": usage, **waiting.pop(0)}
+        # json.dumps and not httpx's json=: a script may show what is no valid JSON (NaN, half a surrogate pair).
+        return httpx.Response(200, headers={"content-type": "application/json"}, content=json.dumps(message))
 
     source = recordings.source({"kind": "scripted"})
     return Client(httpx.MockTransport(play), model="scripted", source=source, run="1")

@@ -93,6 +93,36 @@ def test_blocks_that_the_loop_does_not_know_are_sent_back_as_they_came():
     assert json.dumps(client.exchanges[1][0]["messages"][1]["content"]) == json.dumps([thinking, server])
 
 
+def test_half_a_surrogate_pair_is_replaced_before_it_makes_every_later_request_invalid():
+    context = Context()
+    run("Go.", classroom.scripted(says("half \ud83d, whole \ud83d\ude42")), context=context)
+    sent = context.body().decode()  # strict UTF-8
+    assert "half ?" in sent
+
+
+def test_a_blank_text_in_a_reply_is_not_sent_back():
+    context = Context()
+    blank = {"stop_reason": "tool_use", "content": [text(" \n"), call("read_file", path="notes.txt")]}
+    run("Go.", classroom.scripted(blank, says("Done.")), workspace=WORKSPACE, context=context)
+    assert context.messages[1] == assistant(call("read_file", path="notes.txt"))
+
+
+def test_a_run_without_a_task_does_not_go_on_from_an_answer():
+    context = Context()
+    with pytest.raises(ContextError, match="nothing to answer"):
+        run(None, classroom.scripted(), context=context)
+    run("Go.", classroom.scripted(says("Done.")), context=context)
+    with pytest.raises(ContextError, match="nothing to answer"):
+        run(None, classroom.scripted(), context=context)
+    assert context.stopped == "end_turn"
+
+
+def test_a_run_that_reached_its_limit_in_a_pause_goes_on_without_a_task():
+    context = Context(turn_limit=1)
+    run("Go.", classroom.scripted({"stop_reason": "pause_turn", "content": [text(".")]}), context=context)
+    assert run(None, classroom.scripted(says("Done.")), context=context) == "Done."
+
+
 def test_a_change_to_the_decoded_copy_changes_nothing():
     context = context_of({"role": "user", "content": "Hi."})
     context.messages[0]["content"] = "Bye."
@@ -143,6 +173,9 @@ def test_results_that_come_one_by_one_are_joined_too():
             "earlier call: c1",
         ),
         ([{"role": "user", "content": []}], "begins with what the user says"),
+        ([user(text(" \n"))], "a text with nothing in it"),
+        ([{"role": "user", "content": ""}], "a text with nothing in it"),
+        ([user(text("q")), assistant(text(""))], "a text with nothing in it"),
         ([user(text("q")), {"role": "system", "content": "x"}], "role 'system'"),
         ([user(text("q")), user(call("f", "c1"))], "calls are the assistant's"),
         ([user(text("q")), assistant(result("c1"))], "results yours"),
@@ -194,7 +227,7 @@ def test_the_reason_is_named(reason):
 def test_a_reason_that_nobody_knows_yet_stops_and_is_named():
     context = Context()
     run("Go.", classroom.scripted({"stop_reason": "bored", "content": [text("meh")]}), context=context)
-    assert context.stopped == "bored (a stop_reason that this version does not know)"
+    assert context.stopped == "bored (this version does not know what to do with it)"
 
 
 @pytest.mark.parametrize("reason", ["max_tokens", "refusal", "end_turn"])
@@ -210,7 +243,7 @@ def test_a_call_in_a_reply_that_did_not_stop_for_it_is_neither_run_nor_kept(tmp_
 def test_a_reply_that_says_tool_use_and_calls_nothing_ends_the_run():
     context = Context()
     run("Go.", classroom.scripted({"stop_reason": "tool_use", "content": [text("hm")]}), context=context)
-    assert context.stopped.startswith("tool_use")
+    assert context.stopped == "tool_use (this version does not know what to do with it)"
 
 
 def test_a_model_that_never_stops_is_stopped_by_the_turn_limit():

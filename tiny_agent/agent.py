@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from .context import MAX_TOKENS, Context, compact, text_of
+from .context import MAX_TOKENS, Context, compact, is_blank, text_of
 
 MODEL = "smollm2-135m"
 JSON = {"content-type": "application/json"}
@@ -58,9 +58,11 @@ def run(
     """
     context = Context() if context is None else context
     context.check()
-    context.stopped = None
-    if task is not None:
+    if task is None:
+        context.check_unanswered()
+    else:
         context.append({"role": "user", "content": task})
+    context.stopped = None
     text = ""
     for _ in range(context.turn_limit):
         if context.is_long():
@@ -69,7 +71,7 @@ def run(
         reply = client.post("/v1/messages", content=body, headers=JSON).raise_for_status().json()
         context.usage.append(reply["usage"])
         text = text_of(reply)
-        content = reply["content"]
+        content = [block for block in reply["content"] if not is_blank(block)]
         if reply["stop_reason"] != "tool_use":  # cut off, for example: what looks like a call may be half of one
             content = [block for block in content if block["type"] != "tool_use"]
         if content:  # the API refuses a message without content when it is sent back
@@ -84,7 +86,7 @@ def run(
                 context.stopped = reason
                 return text
             case unknown:
-                context.stopped = f"{unknown} (a stop_reason that this version does not know)"
+                context.stopped = f"{unknown} (this version does not know what to do with it)"
                 return text
     context.stopped = "turn_limit"
     return text

@@ -68,6 +68,8 @@ class Context:
             raise ContextError(f"An id was used by an earlier call: {', '.join(sorted(ids & self._ids))}.")
         if not self._history and (role != "user" or not blocks):
             raise ContextError("A history begins with what the user says.")
+        if any(is_blank(block) for block in blocks):
+            raise ContextError("The API refuses a text with nothing in it.")
         joins = role == self._last_role
         if joins:
             content = as_blocks(json.loads(self._history[self._last_at :])["content"]) + blocks
@@ -88,6 +90,14 @@ class Context:
         """Raises ContextError where a call waits for its result, so that neither a request nor a reply may follow."""
         if self._open_calls:
             raise ContextError(f"No result yet for the calls {names(self._open_calls)}: append their results first.")
+
+    def check_unanswered(self) -> None:
+        """Raises ContextError where the last word is an answer: to ask again would have the model continue it.
+
+        A run that stopped elsewhere may go on: at the limit of turns, or where it died.
+        """
+        if not self._history or (self._last_role == "assistant" and self.stopped not in (None, "turn_limit")):
+            raise ContextError("There is nothing to answer. Give a task.")
 
     def body(self, **head: object) -> bytes:
         """The request: `head` (model, max_tokens, tools), the system prompt, and the history as it was encoded.
@@ -147,7 +157,8 @@ class Context:
 
 
 def encode(value: object) -> bytes:
-    return json.dumps(value).encode()
+    # Half a surrogate pair is no text: the API would refuse it in each request from then on.
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace")
 
 
 def as_blocks(content: str | list[dict]) -> list[dict]:
@@ -156,6 +167,10 @@ def as_blocks(content: str | list[dict]) -> list[dict]:
 
 def text_of(reply: dict) -> str:
     return "".join(block["text"] for block in reply["content"] if block["type"] == "text")
+
+
+def is_blank(block: dict) -> bool:
+    return block["type"] == "text" and not block["text"].strip()
 
 
 def names(calls: list[dict]) -> str:
