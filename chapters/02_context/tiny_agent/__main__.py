@@ -1,0 +1,58 @@
+"""python -m tiny_agent "task": the answer on stdout; who answers, and a line for each turn, on stderr."""
+
+import argparse
+import itertools
+import sys
+from pathlib import Path
+
+import httpx
+
+from classroom import ClassroomError, connect
+
+from .agent import run
+from .context import Context, ContextError, input_tokens
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tiny_agent", description="Give the agent a task.")
+    parser.add_argument("task", nargs="?", help="without one, the run goes on from --context as it is")
+    parser.add_argument("--backend", help="recorded (the default), local, anthropic or openai")
+    parser.add_argument(
+        "--scene", default="02_context/long", help="the recording to answer from (default: %(default)s)"
+    )
+    parser.add_argument("--run", default="2", help="which run of it; for the local model, the seed (default: 2)")
+    parser.add_argument("--context", help="a file to go on from, if it is there, and to save the context to at the end")
+    parser.add_argument("--workspace", default=".", help="the folder the agent reads in (default: this one)")
+    args = parser.parse_args()
+    try:
+        client = connect(args.scene, backend=args.backend, run=args.run)
+        print(f"[{client.source}]", file=sys.stderr)
+        turns = itertools.count(1)
+        client.event_hooks["response"].append(lambda response: print_turn(next(turns), response))
+        if args.task is None and not (args.context and Path(args.context).is_file()):
+            parser.error("give a task, or a --context FILE to go on from")
+        context = Context.load(args.context) if args.context and Path(args.context).is_file() else Context()
+        try:
+            print(run(args.task, client, workspace=args.workspace, model=client.model, context=context))
+        finally:
+            if args.context:
+                context.save(args.context)  # after a crash too: that is when you want it
+        if context.stopped != "end_turn":
+            sys.exit(f"[stopped: {context.stopped}]")
+    except (ClassroomError, ContextError) as error:
+        sys.exit(f"{error}")
+
+
+def print_turn(turn: int, response: httpx.Response) -> None:
+    """One line on stderr: [turn 2 · read_file README.md · in=312 out=24]"""
+    reply = response.json()
+    calls = [
+        f"{b['name']} {' '.join(map(str, b['input'].values()))}" for b in reply["content"] if b["type"] == "tool_use"
+    ]
+    usage = reply["usage"]
+    what = ", ".join(calls) or reply["stop_reason"]
+    print(f"[turn {turn} · {what} · in={input_tokens(usage)} out={usage['output_tokens']}]", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""The context: all that the model chooses from, and what it cost.
+
+Handles: a history that only grows, each message encoded once; calls and results that do not pair; saving and loading;
+a summary in place of old messages. Does not handle: a tool that raises. The run still dies of it, but the context is
+yours: look at it, mend it, run on.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import httpx
+
+MAX_TOKENS = 1024
+SUMMARISE = "Summarise the work below in a few sentences. Keep names, numbers and file names.\n\n"
+
+
+class ContextError(Exception):
+    """The API would refuse this history: calls and results do not pair, or the user does not speak first."""
+
+
+class Context:
+    """What goes into each turn. All of it is plain data and survives `save` and `load`."""
+
+    def __init__(self, system: str = "", *, turn_limit: int = 20, compact_above: int | None = None):
+        self.system = system
+        self.turn_limit = turn_limit
+        """How many replies one run may take."""
+        self.compact_above = compact_above
+        """After a turn with more input tokens than this, old messages become a summary; None never does."""
+        self.usage: list[dict] = []
+        """What each reply cost, as the API said it."""
+        self.task: list[dict] = []
+        """What the user said first, as content blocks: no summary replaces it."""
+        self.archive: list[dict] = []
+        """The messages that summaries stand for, oldest first."""
+        self.stopped: str | None = None
+        """Why the last run ended: a stop_reason, or `turn_limit`. None while it runs, and where it died."""
+        self._history = bytearray()  # the messages as JSON, comma between: what was sent is never made again
+        self._last_role, self._last_at = "", 0  # of the last message: who spoke, and where in _history it begins
+        self._ids: set[str] = set()  # of all calls
+        self._open_calls: list[dict] = []
+
+    @property
+    def messages(self) -> list[dict]:
+        """The history, decoded into a copy. To change the history, append to it."""
+        return json.loads(b"[%s]" % self._history)
+
+    @property
+    def open_calls(self) -> list[dict]:
+        """The calls at the end of the history that have no result yet."""
+        return list(self._open_calls)
+
+    def append(self, message: dict) -> None:
+        """Add `{"role", "content"}`; raises ContextError, and adds nothing, where calls and results would not pair.
+
+        A result stands in the user message right after its call and before any text, and no two messages of a role
+        follow each other (https://platform.claude.com/docs/en/agents-and-tools/tool-use/implement-tool-use). So
+        results are put first, and a message of the same role as the last one joins it, which encodes that one anew.
+        """
+        role, content = message["role"], message["content"]
+        blocks = as_blocks(content)
+        if role == "assistant":
+            self.check()
+        open_calls = still_open(self._open_calls, role, blocks)
+        ids = {block["id"] for block in blocks if block["type"] == "tool_use"}
+        if ids & self._ids:
+            raise ContextError(f"An id was used by an earlier call: {', '.join(sorted(ids & self._ids))}.")
+        if not self._history and (role != "user" or not blocks):
+            raise ContextError("A history begins with what the user says.")
+        if any(is_blank(block) for block in blocks):
+            raise ContextError("The API refuses a text with nothing in it.")
+        joins = role == self._last_role
+        if joins:
+            content = as_blocks(json.loads(self._history[self._last_at :])["content"]) + blocks
+        if isinstance(content, list) and role == "user":
+            content = sorted(content, key=lambda block: block["type"] != "tool_result")
+        encoded = encode({"role": role, "content": content})  # raises before anything is changed
+        if joins:
+            del self._history[self._last_at :]
+        elif self._history:
+            self._history += b", "
+        self.task = self.task or blocks
+        self._last_role, self._last_at = role, len(self._history)
+        self._history += encoded
+        self._ids |= ids
+        self._open_calls = open_calls
+
+    def check(self) -> None:
+        """Raises ContextError where a call waits for its result, so that neither a request nor a reply may follow."""
+        if self._open_calls:
+            raise ContextError(f"No result yet for the calls {names(self._open_calls)}: append their results first.")
+
+    def check_unanswered(self) -> None:
+        """Raises ContextError where the last word is an answer: to ask again would have the model continue it.
+
+        A run that stopped elsewhere may go on: at the limit of turns, or where it died.
+        """
+        if not self._history or (self._last_role == "assistant" and self.stopped not in (None, "turn_limit")):
+            raise ContextError("There is nothing to answer. Give a task.")
+
+    def body(self, **head: object) -> bytes:
+        """The request: `head` (model, max_tokens, tools), the system prompt, and the history as it was encoded.
+
+        `cache_control` asks the API to keep what it has read, for the next turn, which begins in the same way
+        (https://platform.claude.com/docs/en/build-with-claude/prompt-caching).
+        """
+        self.check()
+        if self.system:
+            head["system"] = self.system
+        start = encode({**head, "cache_control": {"type": "ephemeral"}})
+        return b"".join((start[:-1], b', "messages": [', self._history, b"]}"))
+
+    def is_long(self) -> bool:
+        """Whether the last request had more input tokens than `compact_above`."""
+        if self.compact_above is None or not self.usage:
+            return False
+        return input_tokens(self.usage[-1]) > self.compact_above
+
+    def summarised(self, summary: str, cut: int) -> None:
+        """Put the task and the summary in place of the messages before `cut`, which go to the archive.
+
+        Raises ContextError, and changes nothing, where the cut parts a call from its result.
+        """
+        first, *old = self.messages[:cut]
+        made = len(self.task) + 1 if self.archive else 0  # the task and the last summary are no part of what was said
+        said = [{**first, "content": as_blocks(first["content"])[made:]}, *old]
+        text = {"type": "text", "text": f"What was done so far, in short: {summary}"}
+        new = Context()
+        for message in [{"role": "user", "content": [*self.task, text]}, *self.messages[cut:]]:
+            new.append(message)
+        self.archive += [message for message in said if message["content"]]
+        self._history, self._last_role, self._last_at = new._history, new._last_role, new._last_at
+
+    def save(self, path: str | Path) -> None:
+        """Write the context as JSON, whole or not at all."""
+        saved = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        draft = Path(f"{path}.part")
+        draft.write_text(json.dumps({**saved, "messages": self.messages}, indent=1), encoding="utf-8")
+        os.replace(draft, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Context":
+        """A context as it was saved, to be run on. Raises ContextError where the file holds none."""
+        try:
+            saved = json.loads(Path(path).read_text(encoding="utf-8"))
+            messages, context = saved.pop("messages"), cls()
+            unknown = set(saved) - set(vars(context))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ContextError(f"{path} holds no saved context ({error!r}).") from None
+        if unknown:
+            raise ContextError(f"{path} holds what this version does not know: {', '.join(sorted(unknown))}.")
+        for message in messages:
+            context.append(message)
+        vars(context).update(saved)
+        return context
+
+
+def encode(value: object) -> bytes:
+    # Half a surrogate pair is no text: the API would refuse it in each request from then on.
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace")
+
+
+def as_blocks(content: str | list[dict]) -> list[dict]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def text_of(reply: dict) -> str:
+    return "".join(block["text"] for block in reply["content"] if block["type"] == "text")
+
+
+def is_blank(block: dict) -> bool:
+    return block["type"] == "text" and not block["text"].strip()
+
+
+def names(calls: list[dict]) -> str:
+    return ", ".join(f"{call['name']} ({call['id']})" for call in calls)
+
+
+def still_open(calls: list[dict], role: str, blocks: list[dict]) -> list[dict]:
+    """The calls without a result after these blocks. Raises ContextError where blocks and calls do not pair."""
+    wrong = {"user": "tool_use", "assistant": "tool_result"}.get(role)
+    if wrong is None or any(block["type"] == wrong for block in blocks):
+        raise ContextError(
+            f"A message of the role {role!r} cannot hold this: calls are the assistant's, results yours."
+        )
+    if role == "assistant":
+        calls = [block for block in blocks if block["type"] == "tool_use"]
+        if len({call["id"] for call in calls}) < len(calls):
+            raise ContextError(f"Two calls share an id, so their results could not be told apart: {names(calls)}.")
+        return calls
+    results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+    if stray := [id for id in results if results.count(id) > 1 or id not in {call["id"] for call in calls}]:
+        raise ContextError(f"Results that answer no open call: {', '.join(stray)}.")
+    return [call for call in calls if call["id"] not in results]
+
+
+def input_tokens(usage: dict) -> int:
+    """How long the prompt was: what was read anew, what came from the cache, and what was written to it."""
+    kinds = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    return sum(usage.get(kind) or 0 for kind in kinds)
+
+
+def safe_cut(messages: list[dict], keep: int) -> int:
+    """Where to cut so that about the last `keep` messages stay: never between a call and its result."""
+    cut = max(len(messages) - keep, 0)
+    while 0 < cut < len(messages) and any(
+        block["type"] == "tool_result" for block in as_blocks(messages[cut]["content"])
+    ):
+        cut -= 1
+    return cut
+
+
+def compact(context: Context, client: httpx.Client, model: str, keep: int = 4) -> None:
+    """Have the model summarise all but about the last `keep` messages.
+
+    Nothing changes where there is too little to summarise, or where the model refuses or is cut off.
+    """
+    messages = context.messages
+    cut = safe_cut(messages, keep)
+    if cut < 2:
+        return
+    text = SUMMARISE + json.dumps(messages[:cut], ensure_ascii=False)
+    request = {"model": model, "max_tokens": MAX_TOKENS, "messages": [{"role": "user", "content": text}]}
+    reply = client.post("/v1/messages", json=request).raise_for_status().json()
+    context.usage.append(reply["usage"])
+    summary = text_of(reply)
+    if reply["stop_reason"] == "end_turn" and summary.strip():
+        context.summarised(summary, cut)
