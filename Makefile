@@ -18,7 +18,7 @@ PYTHON ?= $(shell for p in python3 python python3.14 python3.13 python3.12 pytho
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test run live model record verify bench freeze tags clean sound
+.PHONY: help lab test fuzz run live model record verify bench freeze tags clean sound
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test: sound $(VENV)/.live  ## lint, unit tests, notebooks, tags; with the local 
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m pytest --nbval --nbval-current-env tests chapters
+
+fuzz: sound  ## ten thousand random replies, inputs and schemas in place of the few hundred of make test
+	TINY_AGENT_FUZZ=10000 $(PY) -m pytest tests/test_0[3-9]_*.py -k "breaks or agrees or never_raises"
 
 run: sound  ## give the newest agent a task       TASK="…" BACKEND=local RUN=1
 	@$(PY) -m tiny_agent --backend "$$BACKEND" $(if $(RUN),--run "$$RUN") $(if $(SCENE),--scene "$(SCENE)") \

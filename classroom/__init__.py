@@ -10,8 +10,19 @@ if sys.version_info < (3, 11):
 
 from .backends import BACKENDS, connect, scripted
 from .errors import ClassroomError
+from .faults import fault_table
 from .room import begin
 from .versions import version
 from .viewer import bars, show
 
-__all__ = ["BACKENDS", "ClassroomError", "bars", "begin", "connect", "scripted", "show", "version"]
+__all__ = [
+    "BACKENDS",
+    "ClassroomError",
+    "bars",
+    "begin",
+    "connect",
+    "fault_table",
+    "scripted",
+    "show",
+    "version",
+]

@@ -1,17 +1,21 @@
 """The Messages API spoken to a server of OpenAI's form (/chat/completions): one request and reply mapped, both ways.
 
-Handles text, tools, calls, results and the usage. Does not stream, and does not judge a call: arguments that are no
-JSON object are handed on as they came, for the loop to answer.
+Handles text, tools, calls, results and the usage; a server that streams without being asked. Does not stream, and does
+not judge a call: arguments that are no JSON object are handed on as they came, for the loop to answer.
 """
 
 import json
+import math
+from collections.abc import Iterable, Iterator
 
 import httpx
+import httpx_sse
 
 from .errors import ClassroomError
 
-# OpenAI's tool message has no field that says a call failed, so the text says it.
-ERROR_MARK = "[tool error] "
+# OpenAI's tool message has no field that says a call failed, so the text says it. A good result that happens to begin
+# like a mark gets the other mark, so that the way back is never in doubt.
+ERROR_MARK, RESULT_MARK = "[tool error] ", "[tool result] "
 STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
 
 
@@ -24,10 +28,13 @@ class Transport(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         asked = to_openai(json.loads(request.read()), self.limit)
         response = self.inner.handle_request(httpx.Request("POST", request.url, json=asked))
-        completion = json.loads(response.read())
+        streamed = response.headers.get("content-type", "").startswith("text/event-stream")
         try:
-            return httpx.Response(200, json=from_openai(completion))
-        except (KeyError, IndexError, TypeError, AttributeError):
+            completion = joined(_chunks(response, self.who)) if streamed else json.loads(response.read())
+            # json.dumps and not httpx's json=, which raises where a call holds NaN or half a surrogate pair.
+            message = json.dumps(from_openai(completion)).encode()
+            return httpx.Response(200, headers={"content-type": "application/json"}, content=message)
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
             raise ClassroomError(
                 f"{self.who} answered with JSON that is not a chat completion. Is this the right OPENAI_BASE_URL?"
             ) from None
@@ -90,8 +97,19 @@ def _arguments(input: object) -> str:
 
 
 def _result_to_openai(block: dict) -> str:
-    mark = ERROR_MARK if block.get("is_error") else ""
-    return mark + _text(block.get("content", ""))
+    text = _text(block.get("content", ""))
+    if block.get("is_error"):
+        return ERROR_MARK + text
+    return RESULT_MARK + text if text.startswith((ERROR_MARK, RESULT_MARK)) else text
+
+
+def result_from_openai(message: dict) -> dict:
+    """A tool message as `to_openai` makes it -> its tool_result block, `is_error` and all."""
+    text = message["content"]
+    block = {"type": "tool_result", "tool_use_id": message["tool_call_id"]}
+    if text.startswith(ERROR_MARK):
+        return {**block, "content": text.removeprefix(ERROR_MARK), "is_error": True}
+    return {**block, "content": text.removeprefix(RESULT_MARK)}
 
 
 def from_openai(completion: dict) -> dict:
@@ -133,12 +151,59 @@ def _said(content: object) -> str:
 
 
 def _input(arguments: object) -> object:
-    """The arguments of a call as an object: given as JSON text by most servers, as an object by some, or left out."""
-    if arguments is None or arguments == "":
+    """The arguments of a call as an object: given as JSON text by most servers, as an object by some, or left out.
+
+    The text is read strictly, and what has no one meaning stays a text: a repeated key, NaN, a number too large. JSON
+    in a string of the object is not read at all.
+    """
+    if arguments in (None, "", "null"):
         return {}
     if not isinstance(arguments, str):
         return arguments
     try:
-        return json.loads(arguments)
+        return json.loads(arguments, object_pairs_hook=_unique, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError):
         return arguments
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a key stands twice")
+    return dict(pairs)
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(float(number)):
+        raise ValueError("a number that JSON cannot hold")
+    return float(number)
+
+
+def joined(chunks: Iterable[dict]) -> dict:
+    """The chunks of a streamed chat completion -> the completion. A call is known by its id, since some servers give
+    every call the index 0; a piece without an id goes on with the last call of its index."""
+    calls, text, finish, last = [], "", None, {}
+    for chunk in chunks:
+        last = {**last, **{key: value for key, value in chunk.items() if value}}
+        for choice in chunk.get("choices") or []:
+            delta, finish = choice.get("delta") or {}, choice.get("finish_reason") or finish
+            text += _said(delta.get("content"))
+            for piece in delta.get("tool_calls") or []:
+                id, index, function = piece.get("id"), piece.get("index"), piece.get("function") or {}
+                call = next((c for c in reversed(calls) if (c["id"] == id if id else c["index"] == index)), None)
+                if call is None:
+                    call = {"id": id, "index": index, "function": {"name": "", "arguments": ""}}
+                    calls.append(call)
+                call["function"]["name"] = call["function"]["name"] or function.get("name") or ""
+                call["function"]["arguments"] += function.get("arguments") or ""
+    message = {"role": "assistant", "content": text, "tool_calls": calls}
+    return {**last, "choices": [{"finish_reason": finish, "message": message}]}
+
+
+def _chunks(response: httpx.Response, who: str) -> Iterator[dict]:
+    for event in httpx_sse.EventSource(response).iter_sse():
+        if event.data == "[DONE]":
+            return
+        chunk = json.loads(event.data)
+        if "error" in chunk:
+            raise ClassroomError(f"{who} broke off its answer: {event.data[:300]}")
+        yield chunk

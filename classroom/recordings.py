@@ -8,6 +8,7 @@ import base64
 import collections
 import datetime
 import difflib
+import functools
 import hashlib
 import json
 import os
@@ -44,31 +45,58 @@ def normalised(text: str) -> str:
     return re.sub(rf"(?<!\d){datetime.date.today().isoformat()}(?!\d)", "<today>", text)
 
 
-def _key(run: str, body: object) -> tuple[str, str]:
-    return run, normalised(canonical(body))
+def _key(body: object) -> str:
+    return normalised(canonical(body))
 
 
 def load(path: Path) -> dict:
-    """A scene's file -> {"scene", "provenance", "sha256", "exchanges"}. Raises ClassroomError where it is not whole."""
+    """A scene's file -> {"scene", "provenance", "sha256", "exchanges"}. Raises ClassroomError where it is not whole.
+
+    The last scenes are kept in memory, since a notebook connects to one a hundred times: do not change the value.
+    """
     shown = f"{path.parent.parent.name}/{path.parent.name}/{path.name}"
     again = f"Get it back with `git checkout -- chapters/{shown}`, or record it again with `make record`."
     if not path.is_file():
         scenes = ", ".join(sorted(p.stem for p in path.parent.glob("*.json"))) or "none"
         raise ClassroomError(f"There is no recording chapters/{shown} (scenes recorded there: {scenes}).")
     try:
-        recording = json.loads(path.read_bytes().decode())
-        digest = recording["sha256"]
-        whole = digest == _digest(recording) and recording["provenance"]["kind"] in ("recorded", "scripted")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        recording, whole = _parsed(path.read_bytes())
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise ClassroomError(f"The recording chapters/{shown} is broken ({error}). {again}") from None
     if not whole:
         raise ClassroomError(f"The recording chapters/{shown} is not what was recorded: somebody changed it. {again}")
     return recording
 
 
+@functools.lru_cache(maxsize=8)
+def _parsed(data: bytes) -> tuple[dict, bool]:
+    """A recording, and whether it is what was recorded."""
+    recording = json.loads(data.decode())
+    digest, offered = recording["sha256"], recording.pop("tools", [])
+    for exchange in recording["exchanges"]:
+        if isinstance(exchange["request"], dict) and "tools" in exchange["request"]:
+            exchange["request"]["tools"] = offered[exchange["request"]["tools"]]
+    return recording, digest == _digest(recording) and recording["provenance"]["kind"] in ("recorded", "scripted")
+
+
 def dump(recording: dict) -> str:
-    """The file's text: indented, keys in reading order, ending in a line break."""
-    return json.dumps({**recording, "sha256": _digest(recording)}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """The file's text: the head, then a line for each list of tools, a line for each exchange, and the digest.
+
+    A request names its tools by their place in the list, since hundreds of requests carry the same ones.
+    """
+    offered, exchanges = [], []
+    for exchange in recording["exchanges"]:
+        if isinstance(exchange["request"], dict) and isinstance(tools := exchange["request"].get("tools"), list):
+            offered += [] if tools in offered else [tools]
+            exchange = {**exchange, "request": {**exchange["request"], "tools": offered.index(tools)}}
+        exchanges.append(exchange)
+    head = json.dumps({key: recording[key] for key in ("scene", "provenance")}, indent=1, ensure_ascii=False)
+    lists = f' "tools": [{_lines(offered)}],\n "exchanges": [{_lines(exchanges)}],\n "sha256": "{_digest(recording)}"'
+    return f"{head[:-2]},\n{lists}\n}}\n"
+
+
+def _lines(values: list) -> str:
+    return ",".join(f"\n  {json.dumps(value, ensure_ascii=False, allow_nan=False)}" for value in values)
 
 
 def _digest(recording: dict) -> str:
@@ -128,26 +156,34 @@ class RecordedTransport(httpx.BaseTransport):
 
     def __init__(self, recording: dict):
         self.recording = recording
-        self.waiting = collections.defaultdict(collections.deque)
-        for exchange in recording["exchanges"]:
-            self.waiting[_key(exchange["run"], exchange["request"])].append(exchange["response"])
+        self.waiting: dict[str, dict[str, collections.deque]] = {}  # run -> request -> responses
+
+    def _of_run(self, run: str) -> dict[str, collections.deque]:
+        """The answers of a run by their request, made when the run is first asked for: a scene may hold hundreds."""
+        if run not in self.waiting:
+            self.waiting[run] = collections.defaultdict(collections.deque)
+            for exchange in self.recording["exchanges"]:
+                if exchange["run"] == run:
+                    self.waiting[run][_key(exchange["request"])].append(exchange["response"])
+        return self.waiting[run]
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         run, body = request.headers.get("x-run", "1"), _json_body(request)
-        key = _key(run, body)
-        if key not in self.waiting:
+        waiting, key = self._of_run(run), _key(body)
+        if key not in waiting:
             raise ClassroomError(_not_recorded(self.recording, run, body))
-        if not self.waiting[key]:
+        if not waiting[key]:
             raise ClassroomError(
                 f"The recording {self.recording['scene']!r} has no more answers to this request in run {run!r}: it was "
                 "asked more often than it was recorded. Connect again to play it from the start."
             )
-        response = self.waiting[key].popleft()
+        response = waiting[key].popleft()
         return httpx.Response(response["status"], headers=response["headers"], content=_content(response))
 
     def unused(self) -> int:
         """How many recorded exchanges nobody has asked for yet."""
-        return sum(map(len, self.waiting.values()))
+        runs = {exchange["run"] for exchange in self.recording["exchanges"]}
+        return sum(len(responses) for run in runs for responses in self._of_run(run).values())
 
 
 def _json_body(request: httpx.Request) -> object:
@@ -189,10 +225,10 @@ class Recorder(httpx.BaseTransport):
 
     def _keep(self, request: httpx.Request, body: object, response: httpx.Response) -> None:
         run = request.headers.get("x-run", "1")
-        key = _key(run, body)
-        self.asked[key] += 1
-        recorded = sum(_key(e["run"], e["request"]) == key for e in self.recording["exchanges"])
-        if recorded >= self.asked[key]:
+        key = _key(body)
+        self.asked[run, key] += 1
+        recorded = sum(e["run"] == run and _key(e["request"]) == key for e in self.recording["exchanges"])
+        if recorded >= self.asked[run, key]:
             return  # an earlier connection asked this too; a replay starts anew with each connection
         stored = json.loads(normalised(json.dumps(body, ensure_ascii=False)))
         exchanges = [*self.recording["exchanges"], {"run": run, "request": stored, "response": _kept(response)}]

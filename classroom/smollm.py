@@ -115,14 +115,18 @@ def _system_text(system: str, tools: list[dict], as_json: bool) -> str:
 
 
 def _tool_as_json(tool: dict) -> str:
-    properties = tool["input_schema"].get("properties", {})
     examples = {**EXAMPLES, **EXAMPLES_OF.get(tool["name"], {})}
-    return f"{tool.get('description', '')}: {_call(tool['name'], {p: examples.get(p, p) for p in properties})}"
+    return f"{tool.get('description', '')}: {_call(tool['name'], {p: examples.get(p, p) for p in _required(tool)})}"
 
 
 def _tool_as_signature(tool: dict) -> str:
-    properties = tool["input_schema"].get("properties", {})
-    return f"- {tool['name']}({', '.join(properties)}): {tool.get('description', '')}"
+    return f"- {tool['name']}({', '.join(_required(tool))}): {tool.get('description', '')}"
+
+
+def _required(tool: dict) -> list[str]:
+    """The properties that this model is offered: an optional one it fills in with whatever comes to mind."""
+    required = tool["input_schema"].get("required", [])
+    return [name for name in tool["input_schema"].get("properties", {}) if name in required]
 
 
 def _task_text(task: str, steps: list[str]) -> str:
@@ -182,20 +186,12 @@ def grammar(tools: list[dict], free_names: bool = False, one_dir: bool = False) 
 
 
 def _fields(tool: dict, one_dir: bool) -> str:
-    """The grammar of one tool's input: required fields in order, then each optional one or not."""
-    schema = tool["input_schema"]
-    properties, required = schema.get("properties", {}), schema.get("required", [])
+    """The grammar of one tool's input: its required fields, in order."""
+    properties = tool["input_schema"].get("properties", {})
     if one_dir and tool["name"] == "list_dir" and "path" in properties:
         properties = {**properties, "path": {"enum": ["."]}}
-    pairs = {name: f"{_quote(json.dumps(name) + ': ')} {_value(name, s)}" for name, s in properties.items()}
-    given = ' ", " '.join(pairs[name] for name in pairs if name in required)
-    extra = [pairs[name] for name in pairs if name not in required]
-    if given:
-        return given + "".join(f' (", " {pair})?' for pair in extra)
-    inner = ""
-    for pair in reversed(extra):  # with no required field: none, the first, the first two, …
-        inner = f'{pair} (", " {inner})?' if inner else pair
-    return f"({inner})?" if inner else '""'
+    pairs = [f"{_quote(json.dumps(name) + ': ')} {_value(name, properties[name])}" for name in _required(tool)]
+    return ' ", " '.join(pairs) or '""'
 
 
 def _value(name: str, schema: dict) -> str:

@@ -190,16 +190,31 @@ def test_the_official_openai_client_and_ours_read_the_same_from_the_same_server(
     assert ours.json()["usage"] == {"input_tokens": 5, "output_tokens": 7}
 
 
+DEEP = "[" * 100_000
+
+
 @pytest.mark.parametrize(
     ("arguments", "input"),
     [
         ('{"path": "a"}', {"path": "a"}),
         ({"path": "a"}, {"path": "a"}),
         ("", {}),
+        ("null", {}),
         (None, {}),
         ("[1]", [1]),
         ("{broken", "{broken"),
+        ('{"limit": NaN}', '{"limit": NaN}'),
+        ('{"limit": -Infinity}', '{"limit": -Infinity}'),
+        ('{"limit": 1e400}', '{"limit": 1e400}'),
+        ('{"limit": 1e4}', {"limit": 10000.0}),
+        ('{"path": "ok.txt", "path": "../s.txt"}', '{"path": "ok.txt", "path": "../s.txt"}'),
+        ('{"a": {"b": 1, "b": 1}}', '{"a": {"b": 1, "b": 1}}'),
+        ('{"n": %s}' % ("9" * 5000), '{"n": %s}' % ("9" * 5000)),
+        (DEEP, DEEP),
+        ('{"path": "[1]"}', {"path": "[1]"}),
+        ('"{\\"path\\": 1}"', '{"path": 1}'),
     ],
+    ids=lambda value: str(value)[:30],
 )
 def test_arguments_come_as_text_or_object_or_not_at_all(arguments, input):
     reply = openai_form.from_openai(json.loads(completion({"tool_calls": [tool_call(arguments)]})[2]))
@@ -220,6 +235,101 @@ def test_arguments_come_as_text_or_object_or_not_at_all(arguments, input):
 def test_the_presence_of_calls_decides_unless_the_reply_was_cut(finish, called, stop_reason):
     said = {"tool_calls": [tool_call("{}")]} if called else {"content": "hi"}
     assert openai_form.from_openai(json.loads(completion(said, finish)[2]))["stop_reason"] == stop_reason
+
+
+@pytest.mark.parametrize(
+    ("said", "input"),
+    [('{"limit": NaN}', "NaN"), ('{"limit": 1e400}', "Infinity"), ('{"limit": "\\ud800"}', "\ud800")],
+)
+def test_an_object_of_arguments_that_is_no_json_reaches_the_loop_and_breaks_nothing(use, said, input):
+    """Text is read strictly; where a server sends an object, its JSON was read already, and the loop judges it."""
+    message = (
+        '{"role": "assistant", "content": null, "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": '
+    )
+    body = f'{{"choices": [{{"finish_reason": "stop", "message": {message}{said}}}}}]}}}}]}}'.encode()
+    with serving((200, JSON, body)) as server:
+        use(OPENAI_BASE_URL=f"{server.url}/v1", TINY_AGENT_MODEL="m")
+        client = classroom.connect("01_loop/read", backend="openai")
+        response = client.post("/v1/messages", json={"model": "m", "max_tokens": 1, "messages": []})
+    assert response.json(parse_constant=str)["content"][0]["input"] == {"limit": input}
+
+
+def test_the_same_call_as_object_and_as_text_is_stored_and_sent_back_the_same():
+    replies = [
+        openai_form.from_openai(json.loads(completion({"tool_calls": [tool_call(arguments)]})[2]))
+        for arguments in ({"path": "é"}, '{"path": "\\u00e9"}')
+    ]
+    assert replies[0]["content"] == replies[1]["content"]
+    request = {"model": "m", "max_tokens": 1, "messages": [{"role": "assistant", "content": replies[0]["content"]}]}
+    sent = openai_form.to_openai(json.loads(json.dumps(request)))["messages"][0]["tool_calls"]
+    assert sent == [tool_call('{"path": "é"}')]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"content": "fine"},
+        {"content": "no such file", "is_error": True},
+        {"content": "", "is_error": True},
+        {"content": "[tool error] is how this log begins"},
+        {"content": "[tool result] so does this one"},
+        {"content": "[tool result] [tool error] twice", "is_error": True},
+        {"content": ""},
+    ],
+    ids=str,
+)
+def test_a_result_goes_to_openais_form_and_back_with_its_flag(block):
+    block = {"type": "tool_result", "tool_use_id": "c2", **block}
+    calls = [{"type": "tool_use", "id": id, "name": "f", "input": {}} for id in ("c1", "c2")]
+    ok = {"type": "tool_result", "tool_use_id": "c1", "content": "ok"}
+    history = [{"role": "assistant", "content": calls}, {"role": "user", "content": [ok, block]}]
+    _, first, second = openai_form.to_openai({"model": "m", "max_tokens": 1, "messages": history})["messages"]
+    assert (first["role"], second["role"]) == ("tool", "tool")
+    assert second["content"] or not block.get("is_error")
+    assert [openai_form.result_from_openai(message) for message in (first, second)] == [ok, block]
+
+
+def piece(id, index, name, arguments):
+    call = {"index": index, "function": {"name": name, "arguments": arguments}}
+    return {"choices": [{"index": 0, "delta": {"tool_calls": [{**call, "id": id} if id else call]}}]}
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [piece("c1", 0, "f", '{"path":"a"}'), piece("c2", 0, "f", '{"path":"b"}')],
+        [
+            piece("c1", 0, "f", ""),
+            piece(None, 0, None, '{"path":'),
+            piece(None, 0, None, '"a"}'),
+            piece("c2", 1, "f", '{"path":"b"}'),
+        ],
+        [piece("c1", 0, "f", '{"path":'), piece("c1", 0, "f", '"a"}'), piece("c2", 0, "f", '{"path":"b"}')],
+    ],
+    ids=["one index for both", "an index each", "the id in every piece"],
+)
+def test_two_calls_come_out_of_a_stream_that_nobody_asked_for(use, pieces):
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": {"completion_tokens": 9}}
+    stream = "".join(f"data: {json.dumps(chunk)}\r\n\r\n" for chunk in [*pieces, end]) + "data: [DONE]\r\n\r\n"
+    with serving((200, {"content-type": "text/event-stream"}, stream.encode())) as server:
+        use(OPENAI_BASE_URL=f"{server.url}/v1", TINY_AGENT_MODEL="m")
+        client = classroom.connect("01_loop/read", backend="openai")
+        reply = client.post("/v1/messages", json={"model": "m", "max_tokens": 1, "messages": []}).json()
+    assert [(block["id"], block["input"]) for block in reply["content"]] == [
+        ("c1", {"path": "a"}),
+        ("c2", {"path": "b"}),
+    ]
+    assert (reply["stop_reason"], reply["usage"]["output_tokens"]) == ("tool_use", 9)
+
+
+@pytest.mark.parametrize("data", ['{"error": {"message": "out of memory"}}', "{broken", "[1]"])
+def test_a_stream_that_breaks_off_is_one_clear_line_and_no_short_answer(use, data):
+    stream = f'data: {{"choices": [{{"delta": {{"content": "The key"}}}}]}}\n\ndata: {data}\n\n'
+    with serving((200, {"content-type": "text/event-stream"}, stream.encode())) as server:
+        use(OPENAI_BASE_URL=f"{server.url}/v1", TINY_AGENT_MODEL="m")
+        client = classroom.connect("01_loop/read", backend="openai")
+        with pytest.raises(ClassroomError):
+            client.post("/v1/messages", json={"model": "m", "max_tokens": 1, "messages": []})
 
 
 def test_a_failed_result_is_marked_in_its_text_and_text_beside_a_result_is_kept():

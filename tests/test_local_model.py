@@ -213,7 +213,7 @@ def test_with_cache_control_the_fixed_part_counts_as_read_from_the_cache():
         (request(tools=[{**READ, "name": 'a"b'}]), 400, "tools.0.name"),
         (request(tools=[{**READ, "name": "two words"}]), 400, "tools.0.name"),
         (request(tools=[{**READ, "input_schema": {"properties": None}}]), 400, "malformed"),
-        (request(tools=[{**READ, "input_schema": {"properties": {"a": True}}}]), 400, "malformed"),
+        (request(tools=[{**READ, "input_schema": {"properties": {"a": True}, "required": ["a"]}}]), 400, "malformed"),
         (request(system=7), 400, "malformed"),
         (request(model=[]), 400, "malformed"),
         (request("\ud800"), 404, "model"),

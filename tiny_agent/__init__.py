@@ -1,7 +1,8 @@
-"""A tiny agent that grows one version at a time. This is v0.2: the same loop, over a context that you hold."""
+"""A tiny agent that grows one version at a time. This is v0.3: calls are checked, failures told to the model."""
 
-from .agent import MODEL, TOOLS, read_file, run, run_tools
+from .agent import MODEL, run
 from .context import Context, ContextError, compact, input_tokens, safe_cut
+from .tools import TOOLS, run_tool, validate_input
 
 __all__ = [
     "MODEL",
@@ -10,9 +11,9 @@ __all__ = [
     "ContextError",
     "compact",
     "input_tokens",
-    "read_file",
     "run",
-    "run_tools",
+    "run_tool",
     "safe_cut",
+    "validate_input",
 ]
-__version__ = "0.2"
+__version__ = "0.3"

@@ -10,19 +10,17 @@ import httpx
 from classroom import ClassroomError, connect
 
 from .agent import run
-from .context import Context, ContextError, input_tokens
+from .context import Context, ContextError, input_tokens, read_reply
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tiny_agent", description="Give the agent a task.")
     parser.add_argument("task", nargs="?", help="without one, the run goes on from --context as it is")
     parser.add_argument("--backend", help="recorded (the default), local, anthropic or openai")
-    parser.add_argument(
-        "--scene", default="02_context/long", help="the recording to answer from (default: %(default)s)"
-    )
-    parser.add_argument("--run", default="2", help="which run of it; for the local model, the seed (default: 2)")
+    parser.add_argument("--scene", default="03_tools/notes", help="the recording to answer from (default: %(default)s)")
+    parser.add_argument("--run", default="9", help="which run of it; for the local model, the seed (default: 9)")
     parser.add_argument("--context", help="a file to go on from, if it is there, and to save the context to at the end")
-    parser.add_argument("--workspace", default=".", help="the folder the agent reads in (default: this one)")
+    parser.add_argument("--workspace", default=".", help="the folder the agent works in (default: this one)")
     args = parser.parse_args()
     try:
         client = connect(args.scene, backend=args.backend, run=args.run)
@@ -45,13 +43,21 @@ def main() -> None:
 
 def print_turn(turn: int, response: httpx.Response) -> None:
     """One line on stderr: [turn 2 · read_file README.md · in=312 out=24]"""
-    reply = response.json()
-    calls = [
-        f"{b['name']} {' '.join(map(str, b['input'].values()))}" for b in reply["content"] if b["type"] == "tool_use"
-    ]
+    try:
+        reply = read_reply(response)
+    except ContextError as error:
+        print(f"[turn {turn} · {error}]", file=sys.stderr)
+        return
+    calls = [f"{b['name']} {in_short(b.get('input'))}" for b in reply["content"] if b["type"] == "tool_use"]
     usage = reply["usage"]
     what = ", ".join(calls) or reply["stop_reason"]
-    print(f"[turn {turn} · {what} · in={input_tokens(usage)} out={usage['output_tokens']}]", file=sys.stderr)
+    print(f"[turn {turn} · {what} · in={input_tokens(usage)} out={usage.get('output_tokens')}]", file=sys.stderr)
+
+
+def in_short(input: object) -> str:
+    """The values of a call's input in a line, each with 40 characters at most."""
+    values = input.values() if isinstance(input, dict) else [input]
+    return " ".join(f"{' '.join(str(value).split()):.40}" for value in values)
 
 
 if __name__ == "__main__":

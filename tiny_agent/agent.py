@@ -1,46 +1,29 @@
-"""The loop over a context that the caller holds: ask, run the tools, append, until a reason to stop.
+"""The loop: ask, run what is asked for, append, until a reason to stop. Nothing that a model says breaks it.
 
-Handles: every stop reason of the API, a limit of turns, a run that goes on from a saved or mended context. Does not
-handle: a tool that raises. The run dies with it, and the context is left as the model last saw it.
+Handles: calls that fail, of which the model is told; replies that were cut off or are no messages; a model that repeats
+itself. Does not handle: a well-formed call that is a bad idea. It is run.
 """
 
+from collections import Counter
 from pathlib import Path
 
 import httpx
 
-from .context import MAX_TOKENS, Context, compact, is_blank, text_of
+from .context import MAX_TOKENS, Context, ContextError, compact, read_reply, text_of
+from .tools import TOOLS, run_tool
 
 MODEL = "smollm2-135m"
 JSON = {"content-type": "application/json"}
-
-TOOLS = [
-    {
-        "name": "read_file",
-        "description": "Read a file",
-        "input_schema": {
-            "type": "object",
-            "properties": {"path": {"type": "string"}},
-            "required": ["path"],
-        },
-    }
-]
+MAX_FAILURES = 3  # with the same words, or of replies that were cut off in a call
+CUT_OFF = "Not run: the reply was cut off at {} tokens, inside a call or after it. Ask for less, or write in parts."
 
 
-def read_file(path: str, workspace: str | Path) -> str:
-    """The text of a file, its path taken from the workspace."""
-    return (Path(workspace) / path).read_text(encoding="utf-8")
-
-
-def run_tools(calls: list[dict], workspace: str | Path) -> list[dict]:
-    """Run the calls of a reply in order; returns their tool_result blocks."""
-    results = []
-    for call in calls:
-        if call["name"] == "read_file":
-            output = read_file(call["input"]["path"], workspace)
-        else:
-            output = f"There is no tool named {call['name']}."
-        results.append({"type": "tool_result", "tool_use_id": call["id"], "content": output})
-    return results
+def tool_result(call: dict, outcome: dict) -> dict:
+    """The block that answers a call, from what `run_tool` returned. Only `is_error` says that the call failed."""
+    block = {"type": "tool_result", "tool_use_id": call["id"]}
+    if "error" in outcome:
+        return {**block, "content": outcome["error"], "is_error": True}
+    return {**block, "content": outcome["content"]}
 
 
 def run(
@@ -49,12 +32,13 @@ def run(
     *,
     workspace: str | Path = ".",
     model: str = MODEL,
+    tools: list[dict] = TOOLS,
     context: Context | None = None,
 ) -> str:
     """Work on the task until there is a reason to stop; returns the last text, the reason is `context.stopped`.
 
-    With `context` the run goes on from there, and with the task None it goes on without a word. Whatever a tool or
-    the client raises comes out of here; the context then ends with the calls that have no result yet.
+    With `context` the run goes on from there, and with the task None it goes on without a word. Raises what the client
+    raises, and ContextError where `context` cannot be run on; nothing else.
     """
     context = Context() if context is None else context
     context.check()
@@ -63,30 +47,42 @@ def run(
     else:
         context.append({"role": "user", "content": task})
     context.stopped = None
-    text = ""
+    text, failures = "", Counter()
     for _ in range(context.turn_limit):
         if context.is_long():
             compact(context, client, model)
-        body = context.body(model=model, max_tokens=MAX_TOKENS, tools=TOOLS)
-        reply = client.post("/v1/messages", content=body, headers=JSON).raise_for_status().json()
+        body = context.body(model=model, max_tokens=MAX_TOKENS, tools=tools)
+        response = client.post("/v1/messages", content=body, headers=JSON).raise_for_status()
+        try:
+            reply = read_reply(response)
+            context.take(reply)
+        except (ContextError, RecursionError) as error:
+            context.stopped = f"malformed_reply ({error!s:.200})"
+            return text
         context.usage.append(reply["usage"])
-        text = text_of(reply)
-        content = [block for block in reply["content"] if not is_blank(block)]
-        if reply["stop_reason"] != "tool_use":  # cut off, for example: what looks like a call may be half of one
-            content = [block for block in content if block["type"] != "tool_use"]
-        if content:  # the API refuses a message without content when it is sent back
-            context.append({"role": "assistant", "content": content})
+        text, calls, cut = text_of(reply), context.open_calls, reply["stop_reason"] == "max_tokens"
 
         match reply["stop_reason"]:
-            case "tool_use" if context.open_calls:
-                context.append({"role": "user", "content": run_tools(context.open_calls, workspace)})
+            case "tool_use" if calls:
+                outcomes = [run_tool(call["name"], call["input"], workspace, tools) for call in calls]
+            case "max_tokens" if calls:  # what looks like a call may be half of one: nothing is run
+                outcomes = [{"error": CUT_OFF.format(reply["usage"].get("output_tokens"))}] * len(calls)
             case "pause_turn":
                 continue  # a tool on the server's side is not done: with what there is so far, it goes on
+            case "end_turn" if not text.strip():
+                context.stopped = "empty_reply"
             case "end_turn" | "stop_sequence" | "max_tokens" | "refusal" | "model_context_window_exceeded" as reason:
                 context.stopped = reason
-                return text
             case unknown:
                 context.stopped = f"{unknown} (this version does not know what to do with it)"
-                return text
+        if context.stopped:
+            return text
+
+        context.append({"role": "user", "content": list(map(tool_result, calls, outcomes))})
+        failures.update({"reply cut off" if cut else outcome["error"] for outcome in outcomes if "error" in outcome})
+        for failure, times in failures.items():
+            if times == MAX_FAILURES:
+                context.stopped = "max_tokens" if cut else "repeated_failure"
+                return f"Gave up, after {times} times: {failure:.200}"
     context.stopped = "turn_limit"
     return text

@@ -1,17 +1,23 @@
 """The context: all that the model chooses from, and what it cost.
 
-Handles: a history that only grows, each message encoded once; calls and results that do not pair; saving and loading;
-a summary in place of old messages. Does not handle: a tool that raises. The run still dies of it, but the context is
-yours: look at it, mend it, run on.
+Handles: a history that only grows, each message encoded once; calls and results that do not pair; replies that are no
+messages; saving and loading; a summary in place of old messages. Does not handle: a request that the API refuses for
+another reason, such as a message that is too long.
 """
 
+import itertools
 import json
+import math
 import os
+import re
 from pathlib import Path
 
 import httpx
 
+from .tools import faults
+
 MAX_TOKENS = 1024
+TOKEN_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 SUMMARISE = "Summarise the work below in a few sentences. Keep names, numbers and file names.\n\n"
 
 
@@ -34,6 +40,8 @@ class Context:
         """What the user said first, as content blocks: no summary replaces it."""
         self.archive: list[dict] = []
         """The messages that summaries stand for, oldest first."""
+        self.notes: list[str] = []
+        """What was changed in a reply before it was stored."""
         self.stopped: str | None = None
         """Why the last run ended: a stop_reason, or `turn_limit`. None while it runs, and where it died."""
         self._history = bytearray()  # the messages as JSON, comma between: what was sent is never made again
@@ -85,6 +93,34 @@ class Context:
         self._history += encoded
         self._ids |= ids
         self._open_calls = open_calls
+
+    def take(self, reply: dict) -> None:
+        """Add a reply as `read_reply` gives it. Raises ContextError where it is no message of an assistant.
+
+        What is left out: blank text, which the API refuses, and calls in a reply that did not stop for them. A call
+        whose id is missing, malformed or used before gets a new one, which `notes` tells.
+        """
+        reason, ids, content = reply["stop_reason"], set(), []
+        for block in reply["content"]:
+            if block["type"] == "tool_use":
+                if reason not in ("tool_use", "max_tokens"):
+                    continue
+                block = {"input": {}, **block, "id": self._own_id(block, ids)}
+                ids.add(block["id"])
+            if not is_blank(block):
+                content.append(block)
+        if content:
+            self.append({"role": "assistant", "content": content})
+
+    def _own_id(self, call: dict, ids: set[str]) -> str:
+        """The id of a call where it is well-formed and in none of the earlier ones, or a new one."""
+        given, new = call.get("id"), (f"toolu_{n}" for n in itertools.count(len(self._ids) + 1))
+        id = given if isinstance(given, str) and re.fullmatch(r"[a-zA-Z0-9_-]+", given) else next(new)
+        while id in self._ids or id in ids:
+            id = next(new)
+        if id != given:
+            self.notes.append(f"A call of {call['name']} had the id {given!r} and was given {id!r}.")
+        return id
 
     def check(self) -> None:
         """Raises ContextError where a call waits for its result, so that neither a request nor a reply may follow."""
@@ -156,6 +192,45 @@ class Context:
         return context
 
 
+REPLY = {
+    "type": "object",
+    "required": ["content", "stop_reason", "usage"],
+    "properties": {
+        "content": {"type": "array"},
+        "stop_reason": {"type": "string"},
+        "usage": {"type": "object", "properties": {kind: {"type": ["integer", "null"]} for kind in TOKEN_COUNTS}},
+    },
+}
+BLOCK = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string"}}}
+BLOCKS = {
+    "text": {"required": ["text"], "properties": {"text": {"type": "string"}}},
+    "tool_use": {"required": ["name"], "properties": {"name": {"type": "string"}}},
+}
+
+
+def read_reply(response: httpx.Response) -> dict:
+    """The reply as a dict with `content`, `stop_reason` and `usage` in their form; a block may be of any type.
+
+    It is checked like the input of a call, since the model's side is not ours. NaN and numbers too large for a float
+    are not JSON and become text. Raises ContextError.
+    """
+    try:
+        reply = response.json(parse_constant=str, parse_float=finite)
+    except (ValueError, RecursionError) as error:
+        raise ContextError(f"The reply is no JSON ({error}).") from None
+    found = faults(REPLY, reply, "reply")
+    for i, block in enumerate([] if found else reply["content"]):
+        where = f"reply.content[{i}]"
+        found += faults(BLOCK, block, where) or faults(BLOCKS.get(block["type"], {}), block, where)
+    if found:
+        raise ContextError(f"The reply is no message ({'; '.join(found)}).")
+    return reply
+
+
+def finite(text: str) -> float | str:
+    return float(text) if math.isfinite(float(text)) else text
+
+
 def encode(value: object) -> bytes:
     # Half a surrogate pair is no text: the API would refuse it in each request from then on.
     return json.dumps(value, ensure_ascii=False).encode(errors="replace")
@@ -197,8 +272,7 @@ def still_open(calls: list[dict], role: str, blocks: list[dict]) -> list[dict]:
 
 def input_tokens(usage: dict) -> int:
     """How long the prompt was: what was read anew, what came from the cache, and what was written to it."""
-    kinds = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return sum(usage.get(kind) or 0 for kind in kinds)
+    return sum(usage.get(kind) or 0 for kind in TOKEN_COUNTS)
 
 
 def safe_cut(messages: list[dict], keep: int) -> int:
@@ -214,7 +288,7 @@ def safe_cut(messages: list[dict], keep: int) -> int:
 def compact(context: Context, client: httpx.Client, model: str, keep: int = 4) -> None:
     """Have the model summarise all but about the last `keep` messages.
 
-    Nothing changes where there is too little to summarise, or where the model refuses or is cut off.
+    Nothing changes where there is too little to summarise, or where the reply was refused, cut off or malformed.
     """
     messages = context.messages
     cut = safe_cut(messages, keep)
@@ -222,7 +296,11 @@ def compact(context: Context, client: httpx.Client, model: str, keep: int = 4) -
         return
     text = SUMMARISE + json.dumps(messages[:cut], ensure_ascii=False)
     request = {"model": model, "max_tokens": MAX_TOKENS, "messages": [{"role": "user", "content": text}]}
-    reply = client.post("/v1/messages", json=request).raise_for_status().json()
+    response = client.post("/v1/messages", json=request).raise_for_status()
+    try:
+        reply = read_reply(response)
+    except ContextError:
+        return
     context.usage.append(reply["usage"])
     summary = text_of(reply)
     if reply["stop_reason"] == "end_turn" and summary.strip():
