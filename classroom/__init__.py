@@ -9,7 +9,9 @@ if sys.version_info < (3, 11):
     raise ImportError(f"tiny-agent needs Python 3.11 or newer; this is {sys.version.split()[0]}. Pick another kernel.")
 
 from .backends import BACKENDS, connect, scripted
+from .chances import chances
 from .errors import ClassroomError
+from .explain import explain
 from .faults import fault_table
 from .room import begin
 from .versions import version
@@ -20,7 +22,9 @@ __all__ = [
     "ClassroomError",
     "bars",
     "begin",
+    "chances",
     "connect",
+    "explain",
     "fault_table",
     "scripted",
     "show",

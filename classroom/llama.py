@@ -6,14 +6,17 @@ makes a call fast: the fixed part of the prompt is read once. Does not know what
 """
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import math
 import platform
 import shutil
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -100,11 +103,7 @@ def complete(prompt: str, *, prefix: str, seed: int, max_tokens: int, **sampling
     body = {"prompt": prompt, "seed": seed, "n_predict": max_tokens, "id_slot": 0, **sampling}
     with _one_at_a_time:
         prefix_tokens = _restore(prefix) if prefix else 0
-        reply = server().post("/completion", json={**body, "cache_prompt": bool(prefix)})
-    result = reply.json()
-    if reply.status_code == 400 and result["error"]["type"] == "exceed_context_size_error":
-        raise ValueError(f"prompt is too long: {result['error']['n_prompt_tokens']} tokens > {CONTEXT} maximum")
-    reply.raise_for_status()
+        result = _completion({**body, "cache_prompt": bool(prefix)})
     return {
         "text": result["content"],
         "cut": result["stop_type"] == "limit",
@@ -112,6 +111,42 @@ def complete(prompt: str, *, prefix: str, seed: int, max_tokens: int, **sampling
         "prefix_tokens": prefix_tokens,
         "output_tokens": result["tokens_predicted"],
     }
+
+
+def _completion(body: dict) -> dict:
+    """llama.cpp's answer to one request; raises ValueError where the prompt does not fit into the context."""
+    reply = server().post("/completion", json=body)
+    result = reply.json()
+    if reply.status_code == 400 and result["error"]["type"] == "exceed_context_size_error":
+        raise ValueError(f"prompt is too long: {result['error']['n_prompt_tokens']} tokens > {CONTEXT} maximum")
+    reply.raise_for_status()
+    return result
+
+
+@contextlib.contextmanager
+def reading(prompt: str, *, prefix: str) -> Iterator[Callable[[list[int], int], list[tuple[int, str, float]]]]:
+    """Hold the model at the end of `prompt`, which begins with `prefix`, and draw nothing.
+
+    Gives a function next_tokens(ids, n) -> [(id, text, probability)]: the n likeliest tokens after the prompt and the
+    tokens `ids`, likeliest first, at temperature 1 and with nothing cut. Each one asks the model for one token, so a
+    path that is followed token by token is fast. What is asked here changes nothing for `complete`.
+    """
+
+    def next_tokens(ids: list[int], n: int) -> list[tuple[int, str, float]]:
+        body = {"prompt": [prompt, *ids] if ids else prompt, "n_predict": 1, "n_probs": n, "id_slot": 0}
+        listed = _completion({**body, "cache_prompt": True})["completion_probabilities"][0]["top_logprobs"]
+        return [(t["id"], bytes(t["bytes"]).decode(errors="replace"), math.exp(t["logprob"])) for t in listed]
+
+    with _one_at_a_time:
+        _restore(prefix)
+        yield next_tokens
+
+
+def tokens(text: str) -> list[bytes]:
+    """The tokens that the model reads in place of `text`; the marks of the chat template are one token each."""
+    body = {"content": text, "parse_special": True, "with_pieces": True}
+    pieces = [t["piece"] for t in server().post("/tokenize", json=body).raise_for_status().json()["tokens"]]
+    return [piece.encode() if isinstance(piece, str) else bytes(piece) for piece in pieces]
 
 
 def _restore(prefix: str) -> int:
