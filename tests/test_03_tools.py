@@ -163,6 +163,11 @@ def test_an_error_is_the_same_on_every_machine(tmp_path, name, slash):
     assert str(tmp_path) not in str(said)
 
 
+@pytest.mark.parametrize("path", [".", "", "a.txt"])
+def test_a_workspace_that_is_not_there_is_an_error_without_its_path(tmp_path, path):
+    assert str(tmp_path) not in run_tool("list_dir", {"path": path}, tmp_path / "missing")["error"]
+
+
 def test_a_text_that_cannot_be_encoded_loses_nothing(folder):
     assert "error" in run_tool("write_file", {"path": "notes.txt", "content": "\ud800"}, folder)
     assert (folder / "notes.txt").read_text() == "The key is under the blue pot.\n"
@@ -277,7 +282,7 @@ SCHEMAS = st.recursive(
         optional={
             "type": st.sampled_from(["object", "object", *KINDS]),
             "required": st.lists(NAMES, unique=True, max_size=3),
-            "properties": st.dictionaries(NAMES, inner, max_size=4),
+            "properties": st.dictionaries(NAMES, inner | st.booleans(), max_size=4),
         },
     ),
     max_leaves=6,

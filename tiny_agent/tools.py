@@ -111,7 +111,7 @@ def run_tool(name: str, input: object, workspace: str | Path, tools: list[dict] 
 
 
 def validate_input(schema: dict, input: object) -> list[str]:
-    """All that is wrong with the input of a call, in words; nothing where it fits. Never raises.
+    """All that is wrong with the input of a call, in words; nothing where it fits. No input makes it raise.
 
     Knows the keywords `type`, `required`, `minimum` and `additionalProperties: false`, also within `properties`
     (https://json-schema.org/draft/2020-12/json-schema-validation). No other keyword is looked at.
@@ -119,7 +119,9 @@ def validate_input(schema: dict, input: object) -> list[str]:
     return faults({"type": "object", **schema}, input, "input")
 
 
-def faults(schema: dict, value: object, where: str) -> list[str]:
+def faults(schema: dict | bool, value: object, where: str) -> list[str]:
+    if isinstance(schema, bool):  # JSON Schema's own short forms of "anything" and "nothing"
+        return [] if schema else [f"{where}: not allowed"]
     got, wanted = json_type(value), schema.get("type", [])
     wanted = [wanted] if isinstance(wanted, str) else wanted
     if wanted and got not in wanted and not (got == "integer" and "number" in wanted):
@@ -162,7 +164,7 @@ def capped(text: str) -> str:
 def in_words(error: Exception, workspace: Path) -> str:
     """What went wrong, without a path of this machine: a result must not depend on where the agent runs."""
     if isinstance(error, OSError) and error.filename is not None:
-        text = f"{error.strerror}: {error.filename}"
+        text = f"{error.strerror}: {'.' if str(error.filename) == str(workspace) else error.filename}"
     else:
         text = f"{type(error).__name__}: {getattr(error, 'reason', error)}"
     return text.replace(f"{workspace}{os.sep}", "")
