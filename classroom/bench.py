@@ -14,7 +14,7 @@ from types import ModuleType
 
 import httpx
 
-from .versions import chapters, version
+from .versions import chapters, taught, version
 
 TURNS, EARLY, WINDOW = (
     800,
@@ -52,5 +52,5 @@ def turn_cost(tiny_agent: ModuleType, turns: int = TURNS, early: int = EARLY) ->
 def main() -> None:
     """Print the cost of a turn for every version."""
     for chapter in chapters():
-        tag = f"v0.{int(chapter[:2])}"
+        tag = taught(chapter)
         print(json.dumps({"version": tag, **{k: round(v, 2) for k, v in turn_cost(version(tag)).items()}}))

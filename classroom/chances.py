@@ -61,8 +61,7 @@ def chances(request: dict) -> Chances:
     llama.weights()
     request = {"max_tokens": 1, **request}
     try:
-        local._check(request)
-        asked = smollm.render(request)
+        asked = local.rendered(request)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ClassroomError(REFUSED.format(error)) from None
     if not asked["grammar"]:

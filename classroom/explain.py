@@ -118,8 +118,7 @@ def _explained(request: object) -> Explained:
         model = _clean(model) if isinstance(model, str) else "no model"
         return Explained(model, _guessed(_listed(request)), False, GUESSED, None)
     try:
-        local._check({"max_tokens": 1, **request})
-        prompt = smollm.render(request)["prompt"]
+        prompt = local.rendered({"max_tokens": 1, **request})["prompt"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         note = f"{GUESSED} The local model refuses this request: {_clean(str(error))}"
         return Explained(model, _guessed(_listed(request)), False, note, None)

@@ -13,7 +13,7 @@ import httpx
 
 from .backends import scripted
 from .errors import ClassroomError
-from .versions import chapters, version
+from .versions import chapters, taught, version
 
 OUTCOMES = {
     "crashes": "the run dies in an exception",
@@ -114,5 +114,5 @@ def _swatch(o: str) -> str:
 
 def fault_table(tags: list[str] | None = None) -> FaultTable:
     """Play every fault to these versions, or to all that are here."""
-    tags = tags or [f"v0.{int(chapter[:2])}" for chapter in chapters()]
+    tags = tags or list(map(taught, chapters()))
     return FaultTable(tags, {fault: [outcome(version(tag), fault) for tag in tags] for fault in FAULTS})

@@ -53,8 +53,7 @@ def _error(kind: str, message: str) -> dict:
 
 def answer(request: dict, run: str = "1") -> dict:
     """A Messages request -> a Messages response. Raises ValueError (bad request) or NotFound (no such model)."""
-    _check(request)
-    asked, how = smollm.render(request), sampling(run)
+    asked, how = rendered(request), sampling(run)
     limit = min(request["max_tokens"], smollm.MAX_TOKENS if asked["grammar"] else smollm.MAX_CHAT_TOKENS)
     reply = llama.complete(
         asked["prompt"],
@@ -79,6 +78,15 @@ def answer(request: dict, run: str = "1") -> dict:
         "stop_sequence": None,
         "usage": _usage(reply, cached="cache_control" in request),
     }
+
+
+def rendered(request: object) -> dict:
+    """A request as the model is asked it (see `smollm.render`). Raises what `answer` raises.
+
+    Where a message or a tool is malformed further down, that may be a KeyError, TypeError or AttributeError.
+    """
+    _check(request)
+    return smollm.render(request)
 
 
 def _usage(reply: dict, cached: bool) -> dict:

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from .backends import chosen_backend
 from .errors import ClassroomError
-from .versions import CHAPTERS, ROOT, chapters, package, teaches
+from .versions import CHAPTERS, ROOT, chapters, package, taught, teaches
 
 
 def begin(chapter: str, *, backend: str | None = None) -> None:
@@ -26,7 +26,7 @@ def begin(chapter: str, *, backend: str | None = None) -> None:
         raise ClassroomError("Another tiny_agent is loaded already. Restart the kernel, then run this cell first.")
     if not teaches(chapter, tiny_agent.__version__):
         raise ClassroomError(
-            f"Chapter {chapter} teaches v0.{int(chapter[:2])}, but {folder.relative_to(ROOT)} is "
+            f"Chapter {chapter} teaches {taught(chapter)}, but {folder.relative_to(ROOT)} is "
             f"{tiny_agent.__version__}. Check out the tag that the chapter names, or main."
         )
     _short_errors()

@@ -43,6 +43,11 @@ def number(folder: Path) -> str:
     return found[1]
 
 
+def taught(chapter: str) -> str:
+    """The version that a chapter teaches, without a patch number: `v0.1`."""
+    return f"v0.{int(chapter[:2])}"
+
+
 def teaches(chapter: str, version: str) -> bool:
     """Whether 0.N or 0.N.patch is the version of chapter N."""
     return version.split(".")[:2] == ["0", str(int(chapter[:2]))]
@@ -55,7 +60,7 @@ def version(tag: str) -> ModuleType:
             folder = package(chapter)
             if teaches(chapter, number(folder)):
                 return _load(f"tiny_agent_{tag.replace('.', '_')}", folder)
-    known = ", ".join(f"v0.{int(c[:2])}" for c in chapters())
+    known = ", ".join(map(taught, chapters()))
     raise ClassroomError(f"There is no version {tag!r} here. There are: {known}.")
 
 

@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -6,8 +7,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
+import nbformat
 import pytest
 
+from classroom.record import notebook_of
 from classroom.versions import CHAPTERS, ROOT, package
 
 
@@ -56,3 +59,13 @@ def command(chapter, *args):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package(chapter).parent), str(ROOT)])}
     line = [sys.executable, "-m", "tiny_agent", "--workspace", "workspace", *args]
     return subprocess.run(line, cwd=CHAPTERS / chapter, env=env, capture_output=True, text=True)
+
+
+def cells(chapter):
+    """The cells of a committed notebook."""
+    return nbformat.read(notebook_of(chapter), as_version=4).cells
+
+
+def solutions(cells):
+    """The code of the solutions that stand in these cells, folded away."""
+    return [re.search(r"```python\n(.*?)```", cell.source, re.S)[1] for cell in cells if "Solution" in cell.source]

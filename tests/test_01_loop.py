@@ -3,12 +3,10 @@
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
-from conftest import command
+from conftest import cells, command, solutions
 
 import classroom
-from classroom.recordings import load
 from classroom.versions import CHAPTERS
 
 tiny_agent = classroom.version("v0.1")
@@ -109,18 +107,6 @@ def test_a_reply_that_was_cut_off_counts_as_an_answer():
     assert tiny_agent.run("…", classroom.scripted(cut)) == "The key is un"
 
 
-@pytest.mark.parametrize("scene", sorted(p.stem for p in (CHAPTERS / "01_loop" / "recordings").glob("*.json")))
-def test_every_recorded_answer_of_the_chapter_is_played(scene):
-    recording = load(CHAPTERS / "01_loop" / "recordings" / f"{scene}.json")
-    for run in dict.fromkeys(exchange["run"] for exchange in recording["exchanges"]):
-        client = classroom.connect(f"01_loop/{scene}", run=run)
-        own = [e for e in recording["exchanges"] if e["run"] == run]
-        for exchange in own:
-            reply = client.post("/v1/messages", json=exchange["request"])
-            assert reply.json() == exchange["response"]["json"]
-        assert client._transport.unused() == len(recording["exchanges"]) - len(own)
-
-
 def test_the_command_prints_the_answer_and_a_line_for_each_turn():
     done = command("01_loop", "Read notes.txt and tell me what it says.", "--run", "2")
     assert done.stdout == "The key is under the blue pot.\n"
@@ -146,15 +132,15 @@ def test_the_command_crashes_like_the_loop():
 
 
 def test_the_solutions_in_the_notebook_pass_the_checks_of_the_notebook(monkeypatch, capsys):
-    cells = nbformat.read(CHAPTERS / "01_loop" / "01_loop.ipynb", as_version=4).cells
-    first = next(i for i, c in enumerate(cells) if c.source.startswith("## Exercise 1"))
+    notebook = cells("01_loop")
+    first = next(i for i, c in enumerate(notebook) if c.source.startswith("## Exercise 1"))
     names = {"classroom": classroom, "tiny_agent": tiny_agent, "Path": Path}
     monkeypatch.chdir(CHAPTERS / "01_loop")
-    for cell in cells[first:]:
+    for cell in notebook[first:]:
         if cell.cell_type == "code":
             exec(cell.source, names)
     capsys.readouterr()
-    loop, runs = [re.search(r"```python\n(.*?)```", c.source, re.S)[1] for c in cells[first:] if "Solution" in c.source]
+    loop, runs = solutions(notebook[first:])
     exec(loop, names)
     assert names["check_loop"](names["my_run"]) == "done"
     exec(runs, names)

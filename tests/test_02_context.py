@@ -2,19 +2,16 @@
 
 import itertools
 import json
-import re
 
 import httpx
 import hypothesis
-import nbformat
 import pytest
-from conftest import command
+from conftest import cells, command, solutions
 from hypothesis import strategies as st
 from test_01_loop import call, calls, says
 
 import classroom
 from classroom import bench
-from classroom.recordings import load
 from classroom.versions import CHAPTERS
 
 CHAPTER = "02_context"
@@ -466,26 +463,13 @@ def test_a_turn_costs_about_the_same_late_as_early():
 
 
 def test_the_solution_in_the_notebook_passes_the_check_of_the_notebook():
-    cells = nbformat.read(CHAPTERS / CHAPTER / f"{CHAPTER}.ipynb", as_version=4).cells
-    first = next(i for i, cell in enumerate(cells) if cell.source.startswith("## Exercise"))
+    notebook = cells(CHAPTER)
+    first = next(i for i, cell in enumerate(notebook) if cell.source.startswith("## Exercise"))
     names = {"tiny_agent": tiny_agent}
-    for cell in cells[first:]:
+    for cell in notebook[first:]:
         if cell.cell_type == "code":
             exec(cell.source, names)
     assert names["check_cut"](names["my_cut"]).startswith("not yet")
-    solution = next(
-        re.search(r"```python\n(.*?)```", c.source, re.S)[1] for c in cells[first:] if "Solution" in c.source
-    )
+    (solution,) = solutions(notebook[first:])
     exec(solution, names)
     assert names["check_cut"](names["my_cut"]) == "done"
-
-
-@pytest.mark.parametrize("scene", ["crash", "long"])
-def test_every_recorded_answer_of_the_chapter_can_be_played(scene):
-    recording = load(CHAPTERS / CHAPTER / "recordings" / f"{scene}.json")
-    for run in dict.fromkeys(exchange["run"] for exchange in recording["exchanges"]):
-        client = classroom.connect(f"{CHAPTER}/{scene}", run=run)
-        for exchange in recording["exchanges"]:
-            if exchange["run"] == run:
-                reply = client.post("/v1/messages", json=exchange["request"])
-                assert reply.json() == exchange["response"]["json"]

@@ -12,15 +12,13 @@ import threading
 import httpx
 import hypothesis
 import jsonschema
-import nbformat
 import pytest
-from conftest import command
+from conftest import cells, command, solutions
 from hypothesis import strategies as st
 from test_01_loop import call, calls, says
 
 import classroom
 from classroom import bench
-from classroom.recordings import load
 from classroom.versions import CHAPTERS
 
 CHAPTER = "03_tools"
@@ -46,9 +44,9 @@ def results(client):
     return [b for b in client.exchanges[-1][0]["messages"][-1]["content"] if b["type"] == "tool_result"]
 
 
-def told(folder, *blocks, then=("Done.",)):
+def told(folder, *blocks):
     """Play a reply with these blocks, and return the results that the model is sent."""
-    client = classroom.scripted(calls(*blocks), *map(says, then))
+    client = classroom.scripted(calls(*blocks), says("Done."))
     run("Go.", client, workspace=folder)
     return results(client)
 
@@ -641,39 +639,22 @@ def test_a_reply_nested_to_any_depth_is_run_or_refused(folder, depth):
 # --- the chapter and the command
 
 
-def notebook():
-    return nbformat.read(CHAPTERS / CHAPTER / f"{CHAPTER}.ipynb", as_version=4).cells
-
-
-def test_the_solutions_in_the_notebook_pass_the_checks_of_the_notebook(monkeypatch, capsys):
-    cells = notebook()
-    first = next(i for i, cell in enumerate(cells) if cell.source.startswith("## Exercise 1"))
+def test_the_solutions_in_the_notebook_pass_the_checks_of_the_notebook(monkeypatch):
+    notebook = cells(CHAPTER)
+    first = next(i for i, cell in enumerate(notebook) if cell.source.startswith("## Exercise 1"))
     names = {"tiny_agent": tiny_agent, "classroom": classroom, "tempfile": tempfile}
     monkeypatch.chdir(CHAPTERS / CHAPTER)
     wanted = ("def first_call", "READ = ")
-    for cell in cells:
-        if cell.cell_type == "code" and (cells.index(cell) > first or any(w in cell.source for w in wanted)):
+    for i, cell in enumerate(notebook):
+        if cell.cell_type == "code" and (i > first or any(w in cell.source for w in wanted)):
             exec(cell.source.split("\n\n\nNOTES =")[0].split("\n\n\ndef bare")[0], names)
     assert names["check_check"](names["my_check"]).startswith("not yet")
     assert names["check_counts"](names["COUNTS"]) == "not yet: short"
-    check, counts = [
-        re.search(r"```python\n(.*?)```", c.source, re.S)[1] for c in cells[first:] if "Solution" in c.source
-    ]
+    check, counts = solutions(notebook[first:])
     exec(check, names)
     assert names["check_check"](names["my_check"]) == "done"
     exec(counts, names)
     assert names["check_counts"](names["COUNTS"]) == "done"
-
-
-@pytest.mark.parametrize("scene", sorted(p.stem for p in (CHAPTERS / CHAPTER / "recordings").glob("*.json")))
-def test_every_recorded_answer_of_the_chapter_can_be_played(scene):
-    recording = load(CHAPTERS / CHAPTER / "recordings" / f"{scene}.json")
-    for number in dict.fromkeys(exchange["run"] for exchange in recording["exchanges"]):
-        client = classroom.connect(f"{CHAPTER}/{scene}", run=number)
-        for exchange in recording["exchanges"]:
-            if exchange["run"] == number:
-                reply = client.post("/v1/messages", json=exchange["request"])
-                assert reply.json() == exchange["response"]["json"]
 
 
 def test_the_command_answers_the_default_task_of_make_run_from_its_own_recording():

@@ -10,16 +10,14 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
+from conftest import cells
 
+import classroom
 from classroom import recordings
 from classroom.record import execute, notebook_of
-from classroom.versions import CHAPTERS, ROOT, chapters
+from classroom.versions import CHAPTERS, ROOT, chapters, taught
 
 MACHINE_PATH = re.compile(r"/home/|/Users/|/root/|/tmp/|/var/|[A-Z]:\\\\")
-
-
-def cells(chapter):
-    return nbformat.read(notebook_of(chapter), as_version=4).cells
 
 
 def faults(cells, said=""):
@@ -105,6 +103,18 @@ def test_a_committed_recording_is_what_was_recorded_to_the_byte(path):
     assert recordings.KEY_SHAPES.search(path.read_text(encoding="utf-8")) is None
 
 
+@pytest.mark.parametrize("path", sorted(CHAPTERS.glob("*/recordings/*.json")), ids=lambda path: path.stem)
+def test_every_recorded_answer_is_played_each_in_its_run(path):
+    recording = recordings.load(path)
+    for run in dict.fromkeys(exchange["run"] for exchange in recording["exchanges"]):
+        client = classroom.connect(recording["scene"], run=run)
+        own = [exchange for exchange in recording["exchanges"] if exchange["run"] == run]
+        for exchange in own:
+            reply = client.post("/v1/messages", json=exchange["request"])
+            assert reply.json() == exchange["response"]["json"]
+        assert client._transport.unused() == len(recording["exchanges"]) - len(own)
+
+
 # --- the README
 
 
@@ -115,7 +125,7 @@ def test_every_chapter_stands_in_the_readme_and_every_link_leads_somewhere():
     links = re.findall(r"\]\(([^)#]+)\)", README)
     assert [link for link in links if not link.startswith("http") and not (ROOT / link).exists()] == []
     for chapter in chapters():
-        assert f"`v0.{int(chapter[:2])}`" in README
+        assert f"`{taught(chapter)}`" in README
         assert f"chapters/{chapter}/{chapter}.ipynb" in links
 
 

@@ -6,9 +6,9 @@ import pytest
 
 import classroom
 from classroom.faults import FAULTS, OUTCOMES, fault_table, outcome
-from classroom.versions import ROOT, chapters
+from classroom.versions import ROOT, chapters, taught
 
-VERSIONS = [f"v0.{int(chapter[:2])}" for chapter in chapters()]
+VERSIONS = list(map(taught, chapters()))
 EXPECTED = {
     "a file that is not there": "crashes crashes told",
     "a directory in place of a file": "crashes crashes told",

@@ -75,12 +75,12 @@ def list_dir(workspace: Path, path: str) -> str:
 def described(entry: os.DirEntry) -> dict:
     """One entry: name, type, and the size of a file in bytes (that of a directory differs by machine)."""
     try:
-        kind = "directory" if entry.is_dir() else "file" if entry.is_file() else "other"
-        size = {"size": entry.stat().st_size} if kind == "file" else {}
-        entry.stat()
+        size = entry.stat().st_size
     except OSError:
         return {"name": entry.name, "type": "unreadable"}
-    return {"name": entry.name, "type": kind, **size}
+    if entry.is_file():
+        return {"name": entry.name, "type": "file", "size": size}
+    return {"name": entry.name, "type": "directory" if entry.is_dir() else "other"}
 
 
 def regular_file(workspace: Path, path: str) -> Path:
