@@ -49,6 +49,7 @@ FAULTS = {
     "a list in place of the fields": _reply(_call(input=["notes.txt"])),
     "a misspelt field": _reply(_call(input={"path": "notes.txt", "limt": 5})),
     "two calls, of which one fails": _reply(_call(), _call(input={"path": "note.txt"}, id="toolu_2")),
+    "a call in a reply that says it is done": _reply(_call(input={"path": "note.txt"}), stop_reason="end_turn"),
     "a reply cut off inside a call": _reply(_call(input={"path": "not"}), stop_reason="max_tokens"),
     "a reply with nothing in it": _reply(stop_reason="end_turn"),
     "a refusal": _reply(_text("I cannot help with that."), stop_reason="refusal"),

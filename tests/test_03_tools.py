@@ -2,10 +2,13 @@
 
 import copy
 import importlib
+import io
 import itertools
 import json
 import os
 import re
+import subprocess
+import sys
 import tempfile
 import threading
 
@@ -106,13 +109,19 @@ def test_a_listing_names_dead_links_and_loops_and_a_pipe(folder):
 
 @pytest.mark.parametrize(
     "data",
-    [b"\xef\xbb\xbfa = 1\r\nb = 2\r\n", b"a = 1\rb = 2", b"a = 1\nb = 2\n", "é = 1\u2028b = 2".encode()],
-    ids=["byte order mark and CRLF", "CR", "LF", "line separator"],
+    [
+        b"\xef\xbb\xbfa = 1\r\nb = 2\r\n",
+        b"\xef\xbb\xbf\xef\xbb\xbfb = 2",
+        b"a = 1\rb = 2",
+        b"a = 1\nb = 2\n",
+        "é = 1\u2028b = 2".encode(),
+    ],
+    ids=["byte order mark and CRLF", "two byte order marks", "CR", "LF", "line separator"],
 )
 def test_reading_and_writing_back_changes_only_what_was_changed(folder, data):
     (folder / "f").write_bytes(data)
     text = run_tool("read_file", {"path": "f"}, folder)["content"]
-    assert not text.startswith("\ufeff")
+    assert text.encode() == data.removeprefix(b"\xef\xbb\xbf")
     run_tool("write_file", {"path": "f", "content": text.replace("2", "3", 1)}, folder)
     assert (folder / "f").read_bytes() == data.replace(b"2", b"3", 1)
 
@@ -169,6 +178,60 @@ def test_a_workspace_that_is_not_there_is_an_error_without_its_path(tmp_path, pa
 def test_a_text_that_cannot_be_encoded_loses_nothing(folder):
     assert "error" in run_tool("write_file", {"path": "notes.txt", "content": "\ud800"}, folder)
     assert (folder / "notes.txt").read_text() == "The key is under the blue pot.\n"
+
+
+def test_a_write_that_fails_leaves_the_file_as_it_was_and_no_draft(folder):
+    """A limit on the size of files stands for a full disk: both fail in the middle of a write."""
+    limited = f"""
+import resource, signal
+from pathlib import Path
+import classroom
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+tools = classroom.version("v0.3").tools
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+print(tools.run_tool("write_file", {{"path": "notes.txt", "content": "x" * 5000}}, {str(folder)!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, check=True)
+    assert done.stdout == "{'error': 'File too large: notes.txt'}\n"
+    assert os.listdir(folder) == ["notes.txt"]
+    assert (folder / "notes.txt").read_text() == "The key is under the blue pot.\n"
+
+
+def test_a_link_stays_a_link_and_a_file_keeps_its_mode(folder):
+    (folder / "notes.txt").chmod(0o751)
+    (folder / "link").symlink_to("notes.txt")
+    assert run_tool("write_file", {"path": "link", "content": "x"}, folder) == {"content": "Wrote 1 bytes to link."}
+    assert (folder / "link").is_symlink()
+    assert (folder / "notes.txt").read_text() == "x"
+    assert (folder / "notes.txt").stat().st_mode & 0o777 == 0o751
+
+
+def test_a_new_file_has_the_mode_that_any_new_file_has(folder):
+    run_tool("write_file", {"path": "new", "content": "x"}, folder)
+    (folder / "by hand").write_text("x")
+    assert (folder / "new").stat().st_mode == (folder / "by hand").stat().st_mode
+
+
+@pytest.mark.parametrize("workspace", [".", "ws"])
+@pytest.mark.parametrize("path", ["../nope.txt", "./nope.txt", "aws/x.txt", "sub/../nope.txt"])
+def test_an_error_names_the_path_as_the_model_gave_it(tmp_path, monkeypatch, workspace, path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ws" / "sub").mkdir(parents=True)
+    (tmp_path / "sub").mkdir()
+    for name, rest in {"read_file": {}, "list_dir": {}}.items():
+        assert run_tool(name, {"path": path, **rest}, workspace) == {"error": f"No such file or directory: {path}"}
+
+
+@pytest.mark.parametrize("name", [["read_file"], {}, None, 7])
+def test_a_name_that_is_no_text_is_a_tool_that_does_not_exist(folder, name):
+    assert run_tool(name, {}, folder)["error"].startswith(f"There is no tool {name!r}.")
+
+
+def test_a_tool_of_the_server_may_be_offered_and_is_not_run_here(folder):
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    assert run_tool("web_search", {}, folder, [search, TOOLS[0]]) == {
+        "error": "There is no tool 'web_search'. There are: read_file."
+    }
 
 
 # --- one cap
@@ -409,7 +472,62 @@ def test_an_id_of_an_earlier_turn_is_replaced_too(folder):
     assert json.loads(context.body())["messages"] == context.messages
 
 
+# --- a history that the API takes
+
+
+@pytest.mark.parametrize("input", [None, [], "{broken", 7, ["a", {"b": 1}]])
+def test_an_input_that_is_no_object_is_stored_in_one_and_told_as_it_came(folder, input):
+    context, client = Context(), classroom.scripted(calls(tool_use("read_file", input)), says("Done."))
+    run("Go.", client, workspace=folder, context=context)
+    assert context.messages[1]["content"][0]["input"] == {"invalid": input}
+    assert "input: expected an object, got a" in results(client)[0]["content"] or input is None
+    assert results(client)[0]["is_error"] is True
+    assert context.notes == [f"A call of read_file had the input {input!r} and was given {{'invalid': {input!r}}}."]
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"), [("", "_"), ("delete a file", "delete_a_file"), ("é\0", "__"), ("x" * 300, "x" * 64)]
+)
+def test_a_name_that_the_api_would_refuse_is_stored_in_another_form_and_told_as_it_came(folder, name, stored):
+    """The API takes names of 1 to 64 letters, digits, _ and - (platform.claude.com/docs, "Define tools")."""
+    context, client = Context(), classroom.scripted(calls(tool_use(name, {})), says("Done."))
+    run("Go.", client, workspace=folder, context=context)
+    assert context.messages[1]["content"][0]["name"] == stored
+    assert results(client)[0]["content"].startswith(f"There is no tool {name!r}.")
+    assert len(context.notes) == 1
+
+
+def test_a_call_in_a_reply_that_says_it_is_done_is_run(folder):
+    reply = {"stop_reason": "end_turn", "content": [call("read_file", "a", path="notes.txt")]}
+    client = classroom.scripted(reply, says("Under the pot."))
+    assert run("Where?", client, workspace=folder) == "Under the pot."
+    assert results(client) == [
+        {"type": "tool_result", "tool_use_id": "a", "content": "The key is under the blue pot.\n"}
+    ]
+
+
+@pytest.mark.parametrize("reason", ["refusal", "stop_sequence", "model_context_window_exceeded", "bored"])
+def test_a_call_in_a_reply_that_stopped_for_another_reason_is_left_out_and_noted(folder, reason):
+    context = Context()
+    reply = {
+        "stop_reason": reason,
+        "content": [{"type": "text", "text": "x"}, call("write_file", path="a", content="")],
+    }
+    run("Go.", classroom.scripted(reply), workspace=folder, context=context)
+    assert context.stopped.startswith(reason)
+    assert context.notes == [f"Left out: a call of write_file, in a {reason}."]
+    assert not (folder / "a").exists()
+    context.check()
+
+
 # --- giving up
+
+
+def test_a_run_that_ends_at_the_limit_of_turns_does_not_return_words_of_the_model(folder):
+    context = Context(turn_limit=2)
+    talk = [calls({"type": "text", "text": "All done!"}, call("read_file", f"{i}", path="notes.txt")) for i in range(2)]
+    said = run("Go.", classroom.scripted(*talk), workspace=folder, context=context)
+    assert (said, context.stopped) == ("Gave up: no answer in 2 turns", "turn_limit")
 
 
 def test_a_run_that_repeats_a_failing_call_gives_up_and_says_so(folder):
@@ -418,7 +536,7 @@ def test_a_run_that_repeats_a_failing_call_gives_up_and_says_so(folder):
         *[calls({**call("read_file", f"t{i}", path="note.txt")}, {"type": "text", "text": "Done!"}) for i in range(9)]
     )
     said = run("Go.", client, workspace=folder, context=context)
-    assert said == "Gave up, after 3 times: No such file or directory: note.txt"
+    assert said == "Gave up: 3 times in this run: No such file or directory: note.txt"
     assert context.stopped == "repeated_failure"
     assert len(client.exchanges) == 3
     context.check()  # every call has its result, so the context can be run on
@@ -458,7 +576,7 @@ def test_a_run_stops_after_three_replies_that_were_cut_off(folder):
     context = Context()
     halves = [cut(tool_use("write_file", {"path": f"{i}"}, f"t{i}"), tokens=1000 + i) for i in range(9)]
     client = classroom.scripted(*halves)
-    assert run("Write.", client, workspace=folder, context=context) == "Gave up, after 3 times: reply cut off"
+    assert run("Write.", client, workspace=folder, context=context) == "Gave up: 3 times in this run: reply cut off"
     assert (context.stopped, len(client.exchanges)) == ("max_tokens", 3)
 
 
@@ -483,10 +601,6 @@ def test_a_run_stops_after_three_replies_that_were_cut_off(folder):
             "reply.content[0].name: missing",
         ),
         (
-            b'{"content": [{"type": "tool_result"}], "stop_reason": "end_turn", "usage": {}}',
-            "calls are the assistant's, results yours",
-        ),
-        (
             b'{"content": [], "stop_reason": "end_turn", "usage": {"input_tokens": "5"}}',
             "reply.usage.input_tokens: expected an integer or null, got a string",
         ),
@@ -498,13 +612,31 @@ def test_a_reply_that_is_no_message_stops_the_run_and_is_not_stored(body, said):
     client = httpx.Client(
         transport=httpx.MockTransport(lambda _: httpx.Response(200, content=body)), base_url="http://x"
     )
-    assert run("Go.", client, context=context) == ""
+    assert run("Go.", client, context=context).startswith("Gave up: The reply is no ")
     assert context.stopped.startswith("malformed_reply (")
     assert said in context.stopped
     assert context.messages == [{"role": "user", "content": "Go."}]
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "-1e400"])
+def test_a_result_in_a_reply_stops_the_run_too():
+    context, result = Context(), {"type": "tool_result", "tool_use_id": "1", "content": "x"}
+    said = run("Go.", classroom.scripted({"content": [result], "stop_reason": "end_turn"}), context=context)
+    assert said.startswith("Gave up: A message of the role 'assistant' cannot hold this")
+    assert context.messages == [{"role": "user", "content": "Go."}]
+
+
+@pytest.mark.parametrize("count", [-1, 10**400, 1e400, [1], "5"])
+@pytest.mark.parametrize("kind", ["input_tokens", "cache_read_input_tokens", "output_tokens"])
+def test_a_number_of_tokens_that_cannot_be_is_no_message(kind, count):
+    usage = json.dumps({kind: count, "cache_creation_input_tokens": 1.0})
+    body = f'{{"content": [], "stop_reason": "end_turn", "usage": {usage}}}'
+    client = httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, text=body)), base_url="http://x")
+    context = Context(compact_above=1)
+    run("Go.", client, context=context)
+    assert f"reply.usage.{kind}: expected" in context.stopped
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "-1e400", "9" * 400])
 def test_a_number_that_json_does_not_have_is_told_and_the_next_request_is_json(folder, number):
     body = """{"stop_reason": "tool_use", "usage": {}, "content": [
         {"type": "tool_use", "id": "1", "name": "read_file", "input": {"path": "notes.txt", "limit": %s}}]}"""
@@ -620,8 +752,8 @@ def test_nothing_that_a_model_says_breaks_the_loop(tmp_path_factory, replies, co
     assert Context.load(folder / "context.json").body() == context.body()
 
 
-@pytest.mark.parametrize("depth", [100, 400, 480, 490, 495, 500, 900, 950, 970, 985, 990, 1000, 2000])
-def test_a_reply_nested_to_any_depth_is_run_or_refused(folder, depth):
+@pytest.mark.parametrize("depth", [1, 95, 96, 97, 330, 480, 500, 950, 990, 1000, 2000])
+def test_a_reply_nested_to_any_depth_is_run_and_can_be_saved_or_is_refused(folder, depth):
     """Near the limit of Python's own parser a text may be read that cannot be written any more."""
     deep = "[" * depth + "]" * depth
     body = f'{{"content": [{{"type": "tool_use", "id": "1", "name": "read_file", "input": {{"path": {deep}}}}}],'
@@ -632,8 +764,43 @@ def test_a_reply_nested_to_any_depth_is_run_or_refused(folder, depth):
     )
     context = Context()
     run("Go.", client, workspace=folder, context=context)
-    assert context.stopped == "end_turn" or context.stopped.startswith("malformed_reply")
+    assert context.stopped == "end_turn" if depth <= 96 else context.stopped.startswith("malformed_reply")
     context.check()
+    context.save(folder / "context.json")
+    assert Context.load(folder / "context.json").messages == context.messages
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        "",
+        "7",
+        "[]",
+        "{}",
+        "[" * 5000,
+        '{"messages": null}',
+        '{"messages": [7]}',
+        '{"messages": [{"role": "user"}]}',
+        '{"messages": [{"role": "user", "content": null}]}',
+        '{"messages": [{"role": "user", "content": [7]}]}',
+        '{"messages": [{"role": "user", "content": [{"type": "tool_use", "id": []}]}]}',
+        '{"messages": [{"role": "assistant", "content": "x"}]}',
+        '{"messages": [], "turn_limit": "20"}',
+        '{"messages": [], "turn_limit": 0}',
+        '{"messages": [], "usage": 7}',
+        '{"messages": [], "usage": [7]}',
+        '{"messages": [], "usage": [{"input_tokens": "x"}]}',
+        '{"messages": [], "compact_above": []}',
+        '{"messages": [], "_history": ""}',
+        '{"messages": [], "check": 7}',
+        '{"messages": [], "more": 7}',
+    ],
+    ids=lambda value: value[:60],
+)
+def test_a_file_that_holds_no_context_is_refused_in_words(tmp_path, saved):
+    (tmp_path / "c.json").write_text(saved)
+    with pytest.raises(ContextError, match=r"c\.json holds no saved context of this version"):
+        Context.load(tmp_path / "c.json")
 
 
 # --- the chapter and the command
@@ -674,6 +841,35 @@ def test_the_command_prints_a_line_for_a_reply_that_is_no_message(capsys):
         "reply.usage: missing).]",
         "[turn 1 · write_file ['a\\nb', 7], f None · in=0 out=None]",
     ]
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["--workspace", "nowhere"], "--workspace nowhere is no folder"),
+        (["--context", "nowhere/c.json"], "--context nowhere/c.json is a folder, or in a folder that is not there"),
+        (["--context", "."], "--context . is a folder, or in a folder that is not there"),
+    ],
+    ids=str,
+)
+def test_the_command_refuses_a_path_that_is_not_there_before_anything_is_asked(option, said):
+    done = command(CHAPTER, "Go.", *option)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].endswith(said)
+
+
+def test_the_command_prints_what_no_terminal_takes_in_another_form(tmp_path, monkeypatch):
+    main = importlib.import_module(f"{tiny_agent.__name__}.__main__")
+    client = classroom.scripted(calls(call("a\x1b[2Jb", path="\ud800\0")), says("half: \ud800"))
+    client.source, client.model = "scripted", "m"
+    monkeypatch.setattr(main, "connect", lambda *a, **k: client)
+    monkeypatch.setattr(sys, "argv", ["tiny_agent", "Go.", "--workspace", str(tmp_path)])
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    main.main()
+    assert out.buffer.getvalue() == b"half: ?\n"
+    assert "[turn 1 · a\N{REPLACEMENT CHARACTER}[2Jb " in err.buffer.getvalue().decode()
 
 
 def test_the_price_of_a_turn_is_still_the_same_late_as_early():

@@ -21,6 +21,7 @@ EXPECTED = {
     "a list in place of the fields": "crashes crashes told",
     "a misspelt field": "misled misled told",
     "two calls, of which one fails": "crashes crashes told",
+    "a call in a reply that says it is done": "misled misled told",
     "a reply cut off inside a call": "misled stops told",
     "a reply with nothing in it": "misled misled stops",
     "a refusal": "misled stops stops",

@@ -22,6 +22,12 @@ def main() -> None:
     parser.add_argument("--context", help="a file to go on from, if it is there, and to save the context to at the end")
     parser.add_argument("--workspace", default=".", help="the folder the agent works in (default: this one)")
     args = parser.parse_args()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # a model may say half a surrogate pair, which cannot be encoded
+    if not Path(args.workspace).is_dir():
+        parser.error(f"--workspace {args.workspace} is no folder")
+    if args.context and (Path(args.context).is_dir() or not Path(args.context).parent.is_dir()):
+        parser.error(f"--context {args.context} is a folder, or in a folder that is not there")
     try:
         client = connect(args.scene, backend=args.backend, run=args.run)
         print(f"[{client.source}]", file=sys.stderr)
@@ -48,9 +54,10 @@ def print_turn(turn: int, response: httpx.Response) -> None:
     except ContextError as error:
         print(f"[turn {turn} · {error}]", file=sys.stderr)
         return
-    calls = [f"{b['name']} {in_short(b.get('input'))}" for b in reply["content"] if b["type"] == "tool_use"]
+    calls = [f"{b['name']:.40} {in_short(b.get('input'))}" for b in reply["content"] if b["type"] == "tool_use"]
     usage = reply["usage"]
-    what = ", ".join(calls) or reply["stop_reason"]
+    what = ", ".join(calls) or f"{reply['stop_reason']:.100}"
+    what = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in what)
     print(f"[turn {turn} · {what} · in={input_tokens(usage)} out={usage.get('output_tokens')}]", file=sys.stderr)
 
 

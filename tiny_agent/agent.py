@@ -14,7 +14,7 @@ from .tools import TOOLS, run_tool
 
 MODEL = "smollm2-135m"
 JSON = {"content-type": "application/json"}
-MAX_FAILURES = 3  # with the same words, or of replies that were cut off in a call
+MAX_FAILURES = 3  # in one run, with the same words, or of replies that were cut off in a call
 CUT_OFF = "Not run: the reply was cut off at {} tokens, inside a call or after it. Ask for less, or write in parts."
 
 
@@ -37,7 +37,8 @@ def run(
 ) -> str:
     """Work on the task until there is a reason to stop; returns the last text, the reason is `context.stopped`.
 
-    With `context` the run goes on from there, and with the task None it goes on without a word. Raises what the client
+    Where no reply ended the run, what is returned says "Gave up": the model's last words may well claim success. With
+    `context` the run goes on from there, and with the task None it goes on without a word. Raises what the client
     raises, and ContextError where `context` cannot be run on; nothing else.
     """
     context = Context() if context is None else context
@@ -47,7 +48,7 @@ def run(
     else:
         context.append({"role": "user", "content": task})
     context.stopped = None
-    text, failures = "", Counter()
+    failures = Counter()
     for _ in range(context.turn_limit):
         if context.is_long():
             compact(context, client, model)
@@ -55,15 +56,14 @@ def run(
         response = client.post("/v1/messages", content=body, headers=JSON).raise_for_status()
         try:
             reply = read_reply(response)
-            context.take(reply)
-        except (ContextError, RecursionError) as error:
-            context.stopped = f"malformed_reply ({error!s:.200})"
-            return text
+            calls = context.take(reply)
+        except ContextError as error:
+            return gave_up(context, f"malformed_reply ({error!s:.200})", f"{error!s:.200}")
         context.usage.append(reply["usage"])
-        text, calls, cut = text_of(reply), context.open_calls, reply["stop_reason"] == "max_tokens"
+        text, cut = text_of(reply), reply["stop_reason"] == "max_tokens"
 
         match reply["stop_reason"]:
-            case "tool_use" if calls:
+            case "tool_use" | "end_turn" if calls:  # some servers say that they are done, and call
                 outcomes = [run_tool(call["name"], call["input"], workspace, tools) for call in calls]
             case "max_tokens" if calls:  # what looks like a call may be half of one: nothing is run
                 outcomes = [{"error": CUT_OFF.format(reply["usage"].get("output_tokens"))}] * len(calls)
@@ -74,7 +74,7 @@ def run(
             case "end_turn" | "stop_sequence" | "max_tokens" | "refusal" | "model_context_window_exceeded" as reason:
                 context.stopped = reason
             case unknown:
-                context.stopped = f"{unknown} (this version does not know what to do with it)"
+                context.stopped = f"{unknown:.100} (this version does not know what to do with it)"
         if context.stopped:
             return text
 
@@ -82,7 +82,11 @@ def run(
         failures.update({"reply cut off" if cut else outcome["error"] for outcome in outcomes if "error" in outcome})
         for failure, times in failures.items():
             if times == MAX_FAILURES:
-                context.stopped = "max_tokens" if cut else "repeated_failure"
-                return f"Gave up, after {times} times: {failure:.200}"
-    context.stopped = "turn_limit"
-    return text
+                reason = "max_tokens" if cut else "repeated_failure"
+                return gave_up(context, reason, f"{times} times in this run: {failure:.200}")
+    return gave_up(context, "turn_limit", f"no answer in {context.turn_limit} turns")
+
+
+def gave_up(context: Context, reason: str, why: str) -> str:
+    context.stopped = reason
+    return f"Gave up: {why}"

@@ -17,6 +17,8 @@ import httpx
 from .tools import faults
 
 MAX_TOKENS = 1024
+MAX_DEPTH = 100  # of a reply: what Python can read and cannot write again, or print, is far beyond it
+STOPS_WITH_CALLS = ("tool_use", "end_turn", "max_tokens")
 TOKEN_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 SUMMARISE = "Summarise the work below in a few sentences. Keep names, numbers and file names.\n\n"
 
@@ -94,33 +96,44 @@ class Context:
         self._ids |= ids
         self._open_calls = open_calls
 
-    def take(self, reply: dict) -> None:
-        """Add a reply as `read_reply` gives it. Raises ContextError where it is no message of an assistant.
+    def take(self, reply: dict) -> list[dict]:
+        """Add a reply as `read_reply` gives it; returns its calls as they came, with the ids of the stored ones.
 
-        What is left out: blank text, which the API refuses, and calls in a reply that did not stop for them. A call
-        whose id is missing, malformed or used before gets a new one, which `notes` tells.
+        What the API would refuse in every request from then on is left out or stored in another form, and `notes` tells
+        so: blank text (without a note); a call in a reply that stopped for another reason, such as a refusal; an id
+        that is malformed or was used before; a malformed name; an input that is no object. Raises ContextError where
+        the reply is no message of an assistant.
         """
-        reason, ids, content = reply["stop_reason"], set(), []
+        ids, content, calls = set(), [], []
         for block in reply["content"]:
             if block["type"] == "tool_use":
-                if reason not in ("tool_use", "max_tokens"):
+                if reply["stop_reason"] not in STOPS_WITH_CALLS:
+                    self.notes.append(f"Left out: a call of {block['name']:.100}, in a {reply['stop_reason']:.100}.")
                     continue
-                block = {"input": {}, **block, "id": self._own_id(block, ids)}
-                ids.add(block["id"])
+                stored = self._stored({"input": {}, **block}, ids)
+                ids.add(stored["id"])
+                calls.append({"input": {}, **block, "id": stored["id"]})
+                block = stored
             if not is_blank(block):
                 content.append(block)
         if content:
             self.append({"role": "assistant", "content": content})
+        return calls
 
-    def _own_id(self, call: dict, ids: set[str]) -> str:
-        """The id of a call where it is well-formed and in none of the earlier ones, or a new one."""
+    def _stored(self, call: dict, ids: set[str]) -> dict:
+        """A call as the API takes it back, with an id that is in no earlier call and not in `ids`."""
         given, new = call.get("id"), (f"toolu_{n}" for n in itertools.count(len(self._ids) + 1))
         id = given if isinstance(given, str) and re.fullmatch(r"[a-zA-Z0-9_-]+", given) else next(new)
         while id in self._ids or id in ids:
             id = next(new)
-        if id != given:
-            self.notes.append(f"A call of {call['name']} had the id {given!r} and was given {id!r}.")
-        return id
+        name = re.sub(r"[^a-zA-Z0-9_-]", "_", call["name"])[:64] or "_"
+        input = call["input"] if isinstance(call["input"], dict) else {"invalid": call["input"]}
+        stored = {**call, "id": id, "name": name, "input": input}
+        for key in ("id", "name", "input"):
+            if call.get(key) != stored[key]:
+                was, now = f"{call.get(key)!r:.100}", f"{stored[key]!r:.100}"
+                self.notes.append(f"A call of {call['name']:.100} had the {key} {was} and was given {now}.")
+        return stored
 
     def check(self) -> None:
         """Raises ContextError where a call waits for its result, so that neither a request nor a reply may follow."""
@@ -178,27 +191,44 @@ class Context:
     @classmethod
     def load(cls, path: str | Path) -> "Context":
         """A context as it was saved, to be run on. Raises ContextError where the file holds none."""
+        context = cls()
         try:
             saved = json.loads(Path(path).read_text(encoding="utf-8"))
-            messages, context = saved.pop("messages"), cls()
-            unknown = set(saved) - set(vars(context))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ContextError(f"{path} holds no saved context ({error!r}).") from None
-        if unknown:
-            raise ContextError(f"{path} holds what this version does not know: {', '.join(sorted(unknown))}.")
-        for message in messages:
-            context.append(message)
-        vars(context).update(saved)
+            if found := faults(SAVED, saved, "context"):
+                raise ContextError("; ".join(found))
+            for message in saved.pop("messages"):
+                context.append(message)
+            vars(context).update(saved)
+            list(map(input_tokens, context.usage))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ContextError) as error:
+            raise ContextError(f"{path} holds no saved context of this version ({error!r:.300}).") from None
         return context
 
 
+COUNTS = {"type": ["integer", "null"], "minimum": 0}
+SAVED = {
+    "type": "object",
+    "required": ["messages"],
+    "additionalProperties": False,
+    "properties": {
+        "system": {"type": "string"},
+        "turn_limit": {"type": "integer", "minimum": 1},
+        "compact_above": COUNTS,
+        "usage": {"type": "array"},
+        "task": {"type": "array"},
+        "archive": {"type": "array"},
+        "notes": {"type": "array"},
+        "stopped": {"type": ["string", "null"]},
+        "messages": {"type": "array"},
+    },
+}
 REPLY = {
     "type": "object",
     "required": ["content", "stop_reason", "usage"],
     "properties": {
         "content": {"type": "array"},
         "stop_reason": {"type": "string"},
-        "usage": {"type": "object", "properties": {kind: {"type": ["integer", "null"]} for kind in TOKEN_COUNTS}},
+        "usage": {"type": "object", "properties": dict.fromkeys([*TOKEN_COUNTS, "output_tokens"], COUNTS)},
     },
 }
 BLOCK = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string"}}}
@@ -211,13 +241,15 @@ BLOCKS = {
 def read_reply(response: httpx.Response) -> dict:
     """The reply as a dict with `content`, `stop_reason` and `usage` in their form; a block may be of any type.
 
-    It is checked like the input of a call, since the model's side is not ours. NaN and numbers too large for a float
-    are not JSON and become text. Raises ContextError.
+    It is checked like the input of a call, since the model's side is not ours. Numbers that JSON does not have, or that
+    are too large to count with, become text. Raises ContextError.
     """
     try:
-        reply = response.json(parse_constant=str, parse_float=finite)
+        reply = response.json(parse_constant=str, parse_float=finite, parse_int=finite)
     except (ValueError, RecursionError) as error:
         raise ContextError(f"The reply is no JSON ({error}).") from None
+    if depth(reply) > MAX_DEPTH:
+        raise ContextError(f"The reply is nested more than {MAX_DEPTH} deep.")
     found = faults(REPLY, reply, "reply")
     for i, block in enumerate([] if found else reply["content"]):
         where = f"reply.content[{i}]"
@@ -227,8 +259,18 @@ def read_reply(response: httpx.Response) -> dict:
     return reply
 
 
-def finite(text: str) -> float | str:
-    return float(text) if math.isfinite(float(text)) else text
+def finite(text: str) -> int | float | str:
+    if not math.isfinite(float(text)):
+        return text
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def depth(value: object) -> int:
+    """How deep lists and objects stand in each other: 0 for a number, 1 for []."""
+    levels, level = 0, [value]
+    while level := [v for v in level if isinstance(v, dict | list)]:
+        levels, level = levels + 1, [item for v in level for item in (v.values() if isinstance(v, dict) else v)]
+    return levels
 
 
 def encode(value: object) -> bytes:
@@ -272,7 +314,7 @@ def still_open(calls: list[dict], role: str, blocks: list[dict]) -> list[dict]:
 
 def input_tokens(usage: dict) -> int:
     """How long the prompt was: what was read anew, what came from the cache, and what was written to it."""
-    return sum(usage.get(kind) or 0 for kind in TOKEN_COUNTS)
+    return sum(int(usage.get(kind) or 0) for kind in TOKEN_COUNTS)
 
 
 def safe_cut(messages: list[dict], keep: int) -> int:

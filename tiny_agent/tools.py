@@ -8,6 +8,8 @@ import codecs
 import errno
 import json
 import os
+import shutil
+import threading
 from pathlib import Path
 
 MAX_OUTPUT = 20_000  # characters of one result, or of one error
@@ -58,11 +60,21 @@ def read_file(workspace: Path, path: str, offset: int = 0, limit: int | None = N
 
 
 def write_file(workspace: Path, path: str, content: str) -> str:
-    """Write the text as it is; a file that began with a byte order mark keeps it."""
-    file, data = regular_file(workspace, path), content.encode()
-    if file.exists() and file.read_bytes().startswith(codecs.BOM_UTF8) and not data.startswith(codecs.BOM_UTF8):
-        data = codecs.BOM_UTF8 + data
-    file.write_bytes(data)
+    """Write the text as it is, whole or not at all; a file that began with a byte order mark keeps it."""
+    file, data = Path(os.path.realpath(regular_file(workspace, path))), content.encode()  # a link stays a link
+    if file.is_symlink():
+        raise OSError(errno.ELOOP, "A link that leads to itself", path)
+    if there := file.exists():
+        with file.open("r+b") as old:  # raises where the file may not be written
+            data = codecs.BOM_UTF8 + data if old.read(3) == codecs.BOM_UTF8 else data
+    draft = file.with_name(f".{os.getpid()}-{threading.get_ident()}.part")
+    try:
+        draft.write_bytes(data)
+        if there:
+            shutil.copymode(file, draft)
+        os.replace(draft, file)
+    finally:
+        draft.unlink(missing_ok=True)
     return f"Wrote {len(data)} bytes to {path}."
 
 
@@ -99,15 +111,15 @@ def run_tool(name: str, input: object, workspace: str | Path, tools: list[dict] 
 
     `tools` are those that the model was offered; no other is run.
     """
-    schemas = {tool["name"]: tool["input_schema"] for tool in tools if tool["name"] in FUNCTIONS}
-    if name not in schemas:
+    schemas = {tool["name"]: tool.get("input_schema", {}) for tool in tools if tool.get("name") in FUNCTIONS}
+    if name not in list(schemas):
         return {"error": capped(f"There is no tool {name!r}. There are: {', '.join(schemas)}.")}
     if faults := validate_input(schemas[name], input):
         return {"error": capped(f"{name} was not run. {'; '.join(faults)}.")}
     try:
         return {"content": capped(FUNCTIONS[name](Path(workspace), **input))}
     except Exception as error:  # all there is: a NUL in a path is a ValueError, a link loop may be a RuntimeError
-        return {"error": capped(in_words(error, Path(workspace)))}
+        return {"error": capped(in_words(error, input))}
 
 
 def validate_input(schema: dict, input: object) -> list[str]:
@@ -161,10 +173,8 @@ def capped(text: str) -> str:
     )
 
 
-def in_words(error: Exception, workspace: Path) -> str:
-    """What went wrong, without a path of this machine: a result must not depend on where the agent runs."""
-    if isinstance(error, OSError) and error.filename is not None:
-        text = f"{error.strerror}: {'.' if str(error.filename) == str(workspace) else error.filename}"
-    else:
-        text = f"{type(error).__name__}: {getattr(error, 'reason', error)}"
-    return text.replace(f"{workspace}{os.sep}", "")
+def in_words(error: Exception, input: dict) -> str:
+    """What went wrong, with the path that the model gave: a result must not depend on where the agent runs."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {input['path']}"
+    return f"{type(error).__name__}: {getattr(error, 'reason', error)}"
