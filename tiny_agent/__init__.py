@@ -1,11 +1,13 @@
-"""A tiny agent that grows one version at a time. This is v0.3: calls are checked, failures told to the model."""
+"""A tiny agent that grows one version at a time. This is v0.4: what the words change is counted."""
 
 from .agent import MODEL, run
 from .context import Context, ContextError, compact, input_tokens, safe_cut
+from .prompts import PROMPTS
 from .tools import TOOLS, run_tool, validate_input
 
 __all__ = [
     "MODEL",
+    "PROMPTS",
     "TOOLS",
     "Context",
     "ContextError",
@@ -16,4 +18,4 @@ __all__ = [
     "safe_cut",
     "validate_input",
 ]
-__version__ = "0.3"
+__version__ = "0.4"
