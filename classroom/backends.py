@@ -41,7 +41,7 @@ class Client(httpx.Client):
         self.model, self.source, self.exchanges = model, source, []
 
     def _keep(self, response: httpx.Response) -> None:
-        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             self.exchanges.append((json.loads(response.request.content), json.loads(response.read())))
 
     @property

@@ -11,12 +11,15 @@ from collections.abc import Iterable, Iterator
 import httpx
 import httpx_sse
 
+from . import providers
 from .errors import ClassroomError
 
 # OpenAI's tool message has no field that says a call failed, so the text says it. A good result that happens to begin
 # like a mark gets the other mark, so that the way back is never in doubt.
 ERROR_MARK, RESULT_MARK = "[tool error] ", "[tool result] "
-STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
+# What finish_reason says, in any case. After DONE what stands in the reply decides; another one is handed on as it is.
+DONE = ("", "stop", "tool_calls", "tool_call", "function_call")
+STOP_REASONS = {"length": "max_tokens", "max_tokens": "max_tokens", "content_filter": "refusal"}
 
 
 class Transport(httpx.BaseTransport):
@@ -28,15 +31,19 @@ class Transport(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         asked = to_openai(json.loads(request.read()), self.limit)
         response = self.inner.handle_request(httpx.Request("POST", request.url, json=asked))
-        streamed = response.headers.get("content-type", "").startswith("text/event-stream")
+        response.read()
+        streamed = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         try:
-            completion = joined(_chunks(response, self.who)) if streamed else json.loads(response.read())
+            completion = joined(_chunks(response, self.who)) if streamed else json.loads(response.content)
+            if completion.get("error"):
+                raise ClassroomError(f"{self.who} answered with an error: {providers.error_in(completion)}")
             # json.dumps and not httpx's json=, which raises where a call holds NaN or half a surrogate pair.
             message = json.dumps(from_openai(completion)).encode()
             return httpx.Response(200, headers={"content-type": "application/json"}, content=message)
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError):
             raise ClassroomError(
-                f"{self.who} answered with JSON that is not a chat completion. Is this the right OPENAI_BASE_URL?"
+                f"{self.who} answered with JSON that is not a chat completion. Is this the right OPENAI_BASE_URL? "
+                f"What came begins: {response.text[:200]!r}"
             ) from None
 
     def close(self) -> None:
@@ -113,11 +120,11 @@ def result_from_openai(message: dict) -> dict:
 
 
 def from_openai(completion: dict) -> dict:
-    """A chat completion -> a Messages response. The presence of calls decides, unless the reply was cut off."""
+    """A chat completion -> a Messages response. Calls or none decide, unless finish_reason says it is not whole."""
     choice = completion["choices"][0]
-    message, finish = choice["message"], choice.get("finish_reason")
-    said = _said(message.get("content") or message.get("refusal"))
-    content = [{"type": "text", "text": said}] if said else []
+    message, finish = choice["message"], choice.get("finish_reason") or ""
+    texts = [_said(message.get("content")), _said(message.get("refusal"))]
+    content = [{"type": "text", "text": text} for text in texts if text]
     taken = set()
     for i, call in enumerate(message.get("tool_calls") or []):
         id = call.get("id") or f"call_{i}"
@@ -126,7 +133,7 @@ def from_openai(completion: dict) -> dict:
         function = call["function"]
         input = _input(function.get("arguments"))
         content.append({"type": "tool_use", "id": id, "name": function.get("name") or "", "input": input})
-    called = "tool_use" if taken else "refusal" if message.get("refusal") else "end_turn"
+    done = "refusal" if message.get("refusal") else "tool_use" if taken else "end_turn"
     usage = completion.get("usage") or {}
     return {
         "id": completion.get("id", ""),
@@ -134,7 +141,7 @@ def from_openai(completion: dict) -> dict:
         "role": "assistant",
         "model": completion.get("model", ""),
         "content": content,
-        "stop_reason": STOP_REASONS.get(finish, called),
+        "stop_reason": done if finish.lower() in DONE else STOP_REASONS.get(finish.lower(), finish),
         "stop_sequence": None,
         "usage": {
             "input_tokens": usage.get("prompt_tokens") or 0,
@@ -179,31 +186,54 @@ def _finite(number: str) -> float:
 
 
 def joined(chunks: Iterable[dict]) -> dict:
-    """The chunks of a streamed chat completion -> the completion. A call is known by its id, since some servers give
-    every call the index 0; a piece without an id goes on with the last call of its index."""
-    calls, text, finish, last = [], "", None, {}
+    """The chunks of a streamed chat completion, of one choice -> the completion."""
+    calls, said, finish, last = [], {"content": "", "refusal": ""}, None, {}
     for chunk in chunks:
         last = {**last, **{key: value for key, value in chunk.items() if value}}
-        for choice in chunk.get("choices") or []:
+        for choice in chunk["choices"]:
             delta, finish = choice.get("delta") or {}, choice.get("finish_reason") or finish
-            text += _said(delta.get("content"))
+            said = {key: text + _said(delta.get(key)) for key, text in said.items()}
             for piece in delta.get("tool_calls") or []:
-                id, index, function = piece.get("id"), piece.get("index"), piece.get("function") or {}
-                call = next((c for c in reversed(calls) if (c["id"] == id if id else c["index"] == index)), None)
-                if call is None:
-                    call = {"id": id, "index": index, "function": {"name": "", "arguments": ""}}
-                    calls.append(call)
-                call["function"]["name"] = call["function"]["name"] or function.get("name") or ""
-                call["function"]["arguments"] += function.get("arguments") or ""
-    message = {"role": "assistant", "content": text, "tool_calls": calls}
+                _add(piece, calls)
+    message = {"role": "assistant", **said, "tool_calls": calls}
     return {**last, "choices": [{"finish_reason": finish, "message": message}]}
 
 
+def _add(piece: dict, calls: list[dict]) -> None:
+    """Add a piece to the last call of its index that has no other id and no other name, else begin a call.
+
+    Some servers give every call the index 0, some give two calls one id, and an id may come late or never.
+    """
+    index, id, function = piece.get("index") or 0, piece.get("id"), piece.get("function") or {}
+    name, arguments = function.get("name"), function.get("arguments")
+    for call in reversed(calls):
+        known = call["function"]
+        if call["index"] == index and _agree(call["id"], id) and _agree(known["name"], name):
+            break
+    else:
+        known = {"name": None, "arguments": ""}
+        call = {"index": index, "id": None, "function": known}
+        calls.append(call)
+    call["id"], known["name"] = call["id"] or id, known["name"] or name
+    known["arguments"] += "" if arguments is None else _arguments(arguments)
+
+
+def _agree(known: object, new: object) -> bool:
+    return not known or not new or known == new
+
+
 def _chunks(response: httpx.Response, who: str) -> Iterator[dict]:
+    """The chunks of a stream, with the first choice alone. Raises ClassroomError where the stream was broken off."""
+    response.headers["content-type"] = "text/event-stream"  # the only spelling that httpx_sse takes
+    finished = False
     for event in httpx_sse.EventSource(response).iter_sse():
         if event.data == "[DONE]":
             return
         chunk = json.loads(event.data)
-        if "error" in chunk:
-            raise ClassroomError(f"{who} broke off its answer: {event.data[:300]}")
-        yield chunk
+        if event.event == "error" or chunk.get("error"):
+            raise ClassroomError(f"{who} broke off its answer: {providers.error_in(chunk)}")
+        choices = [choice for choice in chunk.get("choices") or [] if not choice.get("index")]
+        finished = finished or any(choice.get("finish_reason") for choice in choices)
+        yield {**chunk, "choices": choices}
+    if not finished:
+        raise ClassroomError(f"{who} broke off its answer: neither a finish_reason nor [DONE] came. Try again.")

@@ -98,7 +98,7 @@ class Checked(httpx.BaseTransport):
             ) from None
 
     def _checked(self, response: httpx.Response, streaming: bool) -> httpx.Response:
-        kind = response.headers.get("content-type", "no content type")
+        kind = response.headers.get("content-type", "no content type").lower()
         if streaming and response.is_success and kind.startswith("text/event-stream"):
             return response
         # Read here and handed on as one piece: a broken body is then found here and not in the loop.
@@ -117,9 +117,9 @@ class Checked(httpx.BaseTransport):
                 ) from None
             body = f"{kind}, not JSON: is this the address of a model's API?"
         if not whole.is_success:
-            raise ClassroomError(f"{self.who} {_meaning(whole.status_code, _said(body))}")
+            raise ClassroomError(f"{self.who} {_meaning(whole.status_code, error_in(body))}")
         if not (isinstance(body, dict) and isinstance(body.get(self.field), list)):
-            raise ClassroomError(f"{self.who} answered with JSON that is no model's reply: {_said(body)}")
+            raise ClassroomError(f"{self.who} answered with JSON that is no model's reply: {error_in(body)}")
         return whole
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ def _meaning(status: int, said: str) -> str:
     return f"refused the request (HTTP {status}: {said})."
 
 
-def _said(body: object) -> str:
+def error_in(body: object) -> str:
     """The error message in a body of either provider's form, else the beginning of the body."""
     error = body.get("error") if isinstance(body, dict) else None
     said = error["message"] if isinstance(error, dict) and error.get("message") else error or body

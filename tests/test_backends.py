@@ -14,7 +14,7 @@ import classroom
 from classroom import ClassroomError, llama, openai_form, providers
 from classroom.versions import CHAPTERS
 
-tiny_agent = classroom.version("v0.1")
+tiny_agent, latest = classroom.version("v0.1"), classroom.version("v0.3")
 WORKSPACE = CHAPTERS / "01_loop" / "workspace"
 TASK = "Where is the key?"
 
@@ -140,6 +140,11 @@ OPENAI_CALL = completion({"tool_calls": [tool_call('{"path": "notes.txt"}')]}, "
 OPENAI_ANSWER = completion({"content": "Under the pot."})
 
 
+def asking_openai(server, use):
+    use(OPENAI_BASE_URL=f"{server.url}/v1", TINY_AGENT_MODEL="m")
+    return classroom.connect("01_loop/read", backend="openai")
+
+
 def test_openai_gets_exactly_this_request(use):
     with serving(OPENAI_CALL, OPENAI_ANSWER) as server:
         use(OPENAI_API_KEY="k-1", OPENAI_BASE_URL=f"{server.url}/v1", TINY_AGENT_MODEL="m")
@@ -172,8 +177,7 @@ def test_the_official_openai_client_and_ours_read_the_same_from_the_same_server(
         )
         with openai.OpenAI(api_key="k", base_url=f"{server.url}/v1") as official:
             theirs = official.chat.completions.create(**request)
-        use(OPENAI_BASE_URL=f"{server.url}/v1", TINY_AGENT_MODEL="m")
-        ours = classroom.connect("01_loop/read", backend="openai").post(
+        ours = asking_openai(server, use).post(
             "/v1/messages",
             json={
                 "model": "m",
@@ -228,11 +232,23 @@ def test_arguments_come_as_text_or_object_or_not_at_all(arguments, input):
         ("stop", True, "tool_use"),
         ("tool_call", True, "tool_use"),
         ("stop", False, "end_turn"),
+        ("function_call", True, "tool_use"),
+        ("STOP", False, "end_turn"),
+        ("", True, "tool_use"),
+        (None, True, "tool_use"),
+        (None, False, "end_turn"),
         ("length", True, "max_tokens"),
         ("length", False, "max_tokens"),
+        ("LENGTH", False, "max_tokens"),
+        ("max_tokens", True, "max_tokens"),
+        ("MAX_TOKENS", False, "max_tokens"),
+        ("content_filter", True, "refusal"),
+        ("error", True, "error"),
+        ("error", False, "error"),
+        ("MALFORMED_FUNCTION_CALL", False, "MALFORMED_FUNCTION_CALL"),
     ],
 )
-def test_the_presence_of_calls_decides_unless_the_reply_was_cut(finish, called, stop_reason):
+def test_the_presence_of_calls_decides_unless_the_reply_is_not_whole(finish, called, stop_reason):
     said = {"tool_calls": [tool_call("{}")]} if called else {"content": "hi"}
     assert openai_form.from_openai(json.loads(completion(said, finish)[2]))["stop_reason"] == stop_reason
 
@@ -248,9 +264,7 @@ def test_an_object_of_arguments_that_is_no_json_reaches_the_loop_and_breaks_noth
     )
     body = f'{{"choices": [{{"finish_reason": "stop", "message": {message}{said}}}}}]}}}}]}}'.encode()
     with serving((200, JSON, body)) as server:
-        use(OPENAI_BASE_URL=f"{server.url}/v1", TINY_AGENT_MODEL="m")
-        client = classroom.connect("01_loop/read", backend="openai")
-        response = client.post("/v1/messages", json={"model": "m", "max_tokens": 1, "messages": []})
+        response = asking_openai(server, use).post("/v1/messages", json={"model": "m", "max_tokens": 1, "messages": []})
     assert response.json(parse_constant=str)["content"][0]["input"] == {"limit": input}
 
 
@@ -289,9 +303,29 @@ def test_a_result_goes_to_openais_form_and_back_with_its_flag(block):
     assert [openai_form.result_from_openai(message) for message in (first, second)] == [ok, block]
 
 
+def test_an_end_that_nobody_knows_stops_the_loop_and_is_named(use):
+    with serving(completion({"content": "The key is", "tool_calls": [tool_call("{}")]}, "error")) as server:
+        context = latest.Context()
+        assert latest.run(TASK, asking_openai(server, use), context=context) == "The key is"
+    assert context.stopped == "error (this version does not know what to do with it)"
+
+
 def piece(id, index, name, arguments):
     call = {"index": index, "function": {"name": name, "arguments": arguments}}
     return {"choices": [{"index": 0, "delta": {"tool_calls": [{**call, "id": id} if id else call]}}]}
+
+
+def delta(finish=None, index=0, **said):
+    return {"choices": [{"index": index, "delta": said, "finish_reason": finish}]}
+
+
+def streamed(use, *events, kind="text/event-stream"):
+    """The reply to a stream of these events: chunks, or data as it stands."""
+    data = [event if isinstance(event, str) else json.dumps(event) for event in events]
+    stream = "".join(f"data: {line}\r\n\r\n" for line in data).encode()
+    with serving((200, {"content-type": kind}, stream)) as server:
+        request = {"model": "m", "max_tokens": 1, "messages": []}
+        return asking_openai(server, use).post("/v1/messages", json=request).json()
 
 
 @pytest.mark.parametrize(
@@ -305,31 +339,149 @@ def piece(id, index, name, arguments):
             piece("c2", 1, "f", '{"path":"b"}'),
         ],
         [piece("c1", 0, "f", '{"path":'), piece("c1", 0, "f", '"a"}'), piece("c2", 0, "f", '{"path":"b"}')],
+        [piece("c1", None, "f", '{"path":"a"}'), piece("c2", None, "f", '{"path":"b"}')],
+        [
+            piece("c1", 0, "f", '{"path":'),
+            piece("c2", 0, "f", '{"path":'),
+            piece("c1", 0, None, '"a"}'),
+            piece("c2", 0, None, '"b"}'),
+        ],
+        [
+            piece(None, 0, "f", ""),
+            piece("c1", 0, None, '{"path":'),
+            piece(None, 0, None, '"a"}'),
+            piece(None, 1, "f", '{"path":"b"}'),
+            piece("c2", 1, "f", ""),
+        ],
+        [piece("c1", 0, "f", {"path": "a"}), piece("c2", 1, "f", None), piece(None, 1, None, {"path": "b"})],
     ],
-    ids=["one index for both", "an index each", "the id in every piece"],
+    ids=["one index", "an index each", "the id in every piece", "no index", "by turns", "a late id", "as objects"],
 )
 def test_two_calls_come_out_of_a_stream_that_nobody_asked_for(use, pieces):
-    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": {"completion_tokens": 9}}
-    stream = "".join(f"data: {json.dumps(chunk)}\r\n\r\n" for chunk in [*pieces, end]) + "data: [DONE]\r\n\r\n"
-    with serving((200, {"content-type": "text/event-stream"}, stream.encode())) as server:
-        use(OPENAI_BASE_URL=f"{server.url}/v1", TINY_AGENT_MODEL="m")
-        client = classroom.connect("01_loop/read", backend="openai")
-        reply = client.post("/v1/messages", json={"model": "m", "max_tokens": 1, "messages": []}).json()
-    assert [(block["id"], block["input"]) for block in reply["content"]] == [
-        ("c1", {"path": "a"}),
-        ("c2", {"path": "b"}),
+    end = {**delta("stop"), "usage": {"completion_tokens": 9}}
+    reply = streamed(use, *pieces, end, "[DONE]")
+    assert [(block["id"], block["name"], block["input"]) for block in reply["content"]] == [
+        ("c1", "f", {"path": "a"}),
+        ("c2", "f", {"path": "b"}),
     ]
     assert (reply["stop_reason"], reply["usage"]["output_tokens"]) == ("tool_use", 9)
 
 
-@pytest.mark.parametrize("data", ['{"error": {"message": "out of memory"}}', "{broken", "[1]"])
-def test_a_stream_that_breaks_off_is_one_clear_line_and_no_short_answer(use, data):
-    stream = f'data: {{"choices": [{{"delta": {{"content": "The key"}}}}]}}\n\ndata: {data}\n\n'
-    with serving((200, {"content-type": "text/event-stream"}, stream.encode())) as server:
-        use(OPENAI_BASE_URL=f"{server.url}/v1", TINY_AGENT_MODEL="m")
-        client = classroom.connect("01_loop/read", backend="openai")
-        with pytest.raises(ClassroomError):
-            client.post("/v1/messages", json={"model": "m", "max_tokens": 1, "messages": []})
+@pytest.mark.parametrize(
+    ("pieces", "calls"),
+    [
+        (
+            [
+                piece("c", 0, "f", '{"n":'),
+                piece("c", 1, "f", '{"n":'),
+                piece(None, 0, None, "1}"),
+                piece(None, 1, None, "2}"),
+            ],
+            [("c", "f", {"n": 1}), ("c_1", "f", {"n": 2})],
+        ),
+        ([piece("c", 0, "f", ""), piece("c", 0, "g", "{}")], [("c", "f", {}), ("c_1", "g", {})]),
+        ([piece(None, 0, "f", ""), piece(None, 0, "g", '{"n":1}')], [("call_0", "f", {}), ("call_1", "g", {"n": 1})]),
+        ([piece("c", 0, "f", [1])], [("c", "f", [1])]),
+        ([piece("c", 0, "f", '{"n":1}'), piece("c", 0, "f", {"n": 2})], [("c", "f", '{"n":1}{"n": 2}')]),
+    ],
+    ids=["one id, two indexes", "one id, two names", "no id, two names", "a list", "text and object"],
+)
+def test_pieces_of_a_stream_are_one_call_only_where_nothing_tells_them_apart(use, pieces, calls):
+    content = streamed(use, *pieces, "[DONE]")["content"]
+    assert [(block["id"], block["name"], block["input"]) for block in content] == calls
+
+
+@pytest.mark.parametrize(
+    ("chunks", "text", "stop_reason"),
+    [
+        ([delta(content="a"), delta("stop", content="b")], "ab", "end_turn"),
+        ([delta(content="a"), "[DONE]"], "a", "end_turn"),
+        ([delta(content="a") | {"error": None}, delta("stop"), "[DONE]"], "a", "end_turn"),
+        ([delta(content="a"), delta("MAX_TOKENS"), "[DONE]"], "a", "max_tokens"),
+        ([delta(content="a"), delta("error"), "[DONE]"], "a", "error"),
+        ([delta(refusal="I will "), delta(refusal="not."), delta("stop"), "[DONE]"], "I will not.", "refusal"),
+        ([delta(content="a"), delta(index=1, content="z"), delta("length"), delta("stop", 1)], "a", "max_tokens"),
+        ([delta(index=None, content="a"), delta("stop", None)], "a", "end_turn"),
+        ([{"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]}, {"choices": []}], "a", "end_turn"),
+    ],
+)
+def test_a_stream_is_read_as_the_whole_reply_would_be(use, chunks, text, stop_reason):
+    reply = streamed(use, *chunks)
+    assert ("".join(block["text"] for block in reply["content"]), reply["stop_reason"]) == (text, stop_reason)
+
+
+def test_a_stream_is_known_by_its_content_type_in_capitals_too(use):
+    reply = streamed(use, delta("stop", content="a"), kind="Text/Event-Stream; Charset=UTF-8")
+    assert reply["content"] == [{"type": "text", "text": "a"}]
+
+
+def test_a_stream_that_was_asked_for_is_handed_on_with_its_content_type_in_capitals_too(use):
+    use(ANTHROPIC_API_KEY="k")
+    with serving((200, {"content-type": "Text/Event-Stream"}, b"data: {}\n\n")) as server:
+        use(ANTHROPIC_BASE_URL=server.url)
+        client = classroom.connect("01_loop/read", backend="anthropic")
+        assert client.post("/v1/messages", json={"stream": True}).content == b"data: {}\n\n"
+
+
+@pytest.mark.parametrize(
+    ("rest", "said"),
+    [
+        (['{"error": {"message": "out of memory"}}', "[DONE]"], "broke off its answer: out of memory"),
+        (['{"error": "out of memory"}'], "broke off its answer: out of memory"),
+        (['{"message": "overloaded"}\r\nevent: error'], "broke off its answer: {'message': 'overloaded'}"),
+        ([], "broke off its answer: neither a finish_reason nor [DONE] came. Try again."),
+        ([delta("stop", 1)], "broke off its answer: neither a finish_reason nor [DONE] came. Try again."),
+        (["{broken"], "not a chat completion"),
+        (["[1]"], "not a chat completion"),
+        ([DEEP], "not a chat completion"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_stream_that_breaks_off_is_one_clear_line_and_no_short_answer(use, rest, said):
+    with pytest.raises(ClassroomError) as caught:
+        streamed(use, delta(content="The key"), *rest)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rest", "said"), [("", "no model's reply: quota used up"), (', "choices": []', "with an error: quota used up")]
+)
+def test_an_error_in_a_whole_reply_is_told_as_the_server_said_it(use, rest, said):
+    body = '{"error": {"message": "quota used up"}' + rest + "}"
+    with serving((200, JSON, body.encode())) as server, pytest.raises(ClassroomError, match=said):
+        tiny_agent.run(TASK, asking_openai(server, use))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"choices": []}',
+        '{"error": null, "choices": []}',
+        '{"choices": [null]}',
+        '{"choices": [{"text": "a"}]}',
+        '{"choices": [{"message": "a"}]}',
+        '{"choices": [{"message": {}, "finish_reason": 7}]}',
+        '{"choices": [{"message": {"tool_calls": [{"function": null}]}}]}',
+        '{"choices": [],\n"x": "%s"}' % ("x" * 500),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_a_reply_that_is_no_completion_is_one_clear_line_that_shows_it(use, body):
+    with serving((200, JSON, body.encode())) as server, pytest.raises(ClassroomError) as caught:
+        tiny_agent.run(TASK, asking_openai(server, use))
+    assert str(caught.value) == (
+        f"The server at {server.url}/v1/chat/completions answered with JSON that is not a chat completion. "
+        f"Is this the right OPENAI_BASE_URL? What came begins: {body[:200]!r}"
+    )
+
+
+def test_a_reply_that_is_nested_too_deep_is_one_clear_line():
+    whole = httpx.MockTransport(lambda request: httpx.Response(200, headers=JSON, text=DEEP))
+    with pytest.raises(ClassroomError, match="The server answered with JSON that is not a chat completion"):
+        openai_form.Transport(whole, "The server").handle_request(
+            httpx.Request("POST", "http://x", json={"model": "m", "max_tokens": 1, "messages": []})
+        )
 
 
 def test_a_failed_result_is_marked_in_its_text_and_text_beside_a_result_is_kept():
@@ -547,6 +699,11 @@ def test_messages_before_anything_was_asked_are_one_clear_line():
             "end_turn",
         ),
         ({"content": None, "refusal": "I will not."}, [{"type": "text", "text": "I will not."}], "refusal"),
+        (
+            {"content": "Well.", "refusal": "I will not.", "tool_calls": []},
+            [{"type": "text", "text": "Well."}, {"type": "text", "text": "I will not."}],
+            "refusal",
+        ),
         ({"content": 7}, [], "end_turn"),
     ],
 )
