@@ -5,16 +5,19 @@ given, and nothing about the arguments of a call or the words of an answer.
 """
 
 import html
+import json
 import re
 from collections import Counter
 from collections.abc import Callable
 
+import httpx
+
 from . import llama, local, smollm
 from .errors import ClassroomError
+from .providers import Checked
 from .viewer import bars
 
 ANSWER, INVENTED = "an answer", "an invented tool"  # no tool is named so: a name holds no space
-REFUSED = "chances: the local model refuses this request ({})."
 LISTED, ALL = 2000, 49_152  # tokens that the model is asked to weigh; ALL is its vocabulary
 DRAWN, UNCUT = 0.001, 0.05  # a beginning of a step that is less likely than both is not followed
 
@@ -47,38 +50,47 @@ class Chances:
         return f"<div>{head}{self.bars._repr_html_()}{''.join(rest)}</div>"
 
 
-def chances(request: dict) -> Chances:
+def chances(request: dict, client: httpx.Client | None = None) -> Chances:
     """A Messages request (max_tokens may be left out) -> the chances of the step that answers it.
 
-    Nothing is drawn: the model is asked how likely each token is, along each beginning of a step, until only one step
-    is left that begins so. The cuts and the temperature of the id are then applied as llama.cpp applies them.
-    Raises ClassroomError for a model that is not local, is not installed, or refuses the request.
+    `client`: who is asked, a recording for example; without one it is the local model. Raises ClassroomError for a
+    model that is not local, is not installed, or refuses the request.
     """
     model = request.get("model") if isinstance(request, dict) else None
     if not isinstance(model, str) or model not in smollm.IDS:
         ids = ", ".join(smollm.IDS)
         raise ClassroomError(f"chances are known for the local model only: {ids}. This request asks {model!r}.")
-    llama.weights()
-    request = {"max_tokens": 1, **request}
+    if client is None:
+        llama.weights()
+        transport = Checked(httpx.WSGITransport(local.application), "The local model")
+        client = httpx.Client(transport=transport, base_url="http://classroom")
     try:
-        asked = local.rendered(request)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ClassroomError(REFUSED.format(error)) from None
+        body = json.dumps({"max_tokens": 1, **request, "chances": True})
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ClassroomError(f"chances: the request is no JSON ({error}).") from None
+    reply = client.post("/v1/messages", content=body, headers={"content-type": "application/json"})
+    return Chances(model, **reply.raise_for_status().json()["chances"])
+
+
+def weighed(request: dict) -> dict:
+    """`{"steps", "uncut", "mass"}` as in Chances, from the local model. Raises what `local.answer` raises.
+
+    Nothing is drawn: the model is asked how likely each token is, along each beginning of a step, until only one step
+    is left that begins so. The cuts and the temperature of the id are then applied as llama.cpp applies them.
+    """
+    asked = local.rendered(request)
     if not asked["grammar"]:
-        return Chances(model, {ANSWER: 1.0}, {ANSWER: 1.0}, 1.0)
+        return {"steps": {ANSWER: 1.0}, "uncut": {ANSWER: 1.0}, "mass": 1.0}
     names = list(dict.fromkeys(tool["name"] for tool in request["tools"]))
-    free = smollm.IDS[model]["free_names"]
+    free = smollm.IDS[request["model"]]["free_names"]
     steps, begun = ([*names, ANSWER, INVENTED], _begun_freely(names)) if free else ([*names, ANSWER], _begun(names))
-    try:
-        with llama.reading(asked["prompt"], prefix=asked["prefix"]) as next_tokens:
-            drawn, uncut, mass = _follow(next_tokens, begun, asked["temperature"])
-    except ValueError as error:  # too long, or half a surrogate pair
-        raise ClassroomError(REFUSED.format(error)) from None
-    return Chances(model, _shares(drawn, steps), _shares(uncut, steps), mass)
+    with llama.reading(asked["prompt"], prefix=asked["prefix"]) as next_tokens:
+        drawn, uncut, mass = _follow(next_tokens, begun, asked["temperature"])
+    return {"steps": _shares(drawn, steps), "uncut": _shares(uncut, steps), "mass": round(mass, 6)}
 
 
 def _shares(weights: Counter, steps: list[str]) -> dict[str, float]:
-    return {step: weights[step] / weights.total() for step in steps}
+    return {step: round(weights[step] / weights.total(), 4) for step in steps}
 
 
 def _begun(names: list[str]) -> Callable[[str], set[str]]:

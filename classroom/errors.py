@@ -1,4 +1,6 @@
-"""The one exception of the classroom: something a person can put right, said in words."""
+"""The exceptions of the classroom: something a person can put right, said in words."""
+
+import httpx
 
 
 class ClassroomError(Exception):
@@ -7,3 +9,7 @@ class ClassroomError(Exception):
     def _render_traceback_(self) -> list[str]:
         # IPython calls this in place of its own traceback, so no frame of the plumbing is shown.
         return [f"ClassroomError: {self}"]
+
+
+class NoAnswer(ClassroomError, httpx.HTTPError):
+    """This one request was not answered; another one may be. An experiment counts such a run as not run."""

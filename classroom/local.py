@@ -16,7 +16,7 @@ import httpx
 from . import llama, smollm
 from .errors import ClassroomError
 
-FIELDS = {"model", "max_tokens", "messages", "system", "tools", "stream", "metadata", "cache_control"}
+FIELDS = {"model", "max_tokens", "messages", "system", "tools", "stream", "metadata", "cache_control", "chances"}
 
 
 def application(environ: dict, start_response: Callable) -> Iterable[bytes]:
@@ -52,7 +52,14 @@ def _error(kind: str, message: str) -> dict:
 
 
 def answer(request: dict, run: str = "1") -> dict:
-    """A Messages request -> a Messages response. Raises ValueError (bad request) or NotFound (no such model)."""
+    """A Messages request -> a Messages response. Raises ValueError (bad request) or NotFound (no such model).
+
+    With `"chances": true`, which is our own, nothing is said: the response holds the chances of what would be.
+    """
+    if isinstance(request, dict) and request.get("chances") is True:
+        from .chances import weighed  # not above: it needs `rendered`
+
+        return {"type": "message", "content": [], "chances": weighed(request)}
     asked, how = rendered(request), sampling(run)
     limit = min(request["max_tokens"], smollm.MAX_TOKENS if asked["grammar"] else smollm.MAX_CHAT_TOKENS)
     reply = llama.complete(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import httpx
 import tenacity
 
-from .errors import ClassroomError
+from .errors import ClassroomError, NoAnswer
 
 RETRIED = (429, 500, 502, 503, 504, 529)
 TRIES = 5
@@ -89,11 +89,11 @@ class Checked(httpx.BaseTransport):
         try:
             return self._checked(self.inner.handle_request(request), b'"stream"' in request.read())
         except httpx.TimeoutException:
-            raise ClassroomError(f"{self.who} did not answer in time. Try again, or use backend='recorded'.") from None
+            raise NoAnswer(f"{self.who} did not answer in time. Try again, or use backend='recorded'.") from None
         except httpx.DecodingError:
-            raise ClassroomError(f"{self.who} sent an answer that cannot be unpacked. Try again.") from None
+            raise NoAnswer(f"{self.who} sent an answer that cannot be unpacked. Try again.") from None
         except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:
-            raise ClassroomError(
+            raise NoAnswer(
                 f"{self.who} cannot be reached ({error}). Is the address right, and is the server running?"
             ) from None
 
@@ -117,7 +117,9 @@ class Checked(httpx.BaseTransport):
                 ) from None
             body = f"{kind}, not JSON: is this the address of a model's API?"
         if not whole.is_success:
-            raise ClassroomError(f"{self.who} {_meaning(whole.status_code, error_in(body))}")
+            hopeless = whole.status_code in (401, 403, 404) or whole.has_redirect_location
+            kind_of_error = ClassroomError if hopeless else NoAnswer
+            raise kind_of_error(f"{self.who} {_meaning(whole.status_code, error_in(body))}")
         if not (isinstance(body, dict) and isinstance(body.get(self.field), list)):
             raise ClassroomError(f"{self.who} answered with JSON that is no model's reply: {error_in(body)}")
         return whole

@@ -11,15 +11,19 @@ from classroom import ClassroomError, connect
 
 from .agent import run
 from .context import Context, ContextError, input_tokens, read_reply
+from .prompts import PROMPTS
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tiny_agent", description="Give the agent a task.")
     parser.add_argument("task", nargs="?", help="without one, the run goes on from --context as it is")
     parser.add_argument("--backend", help="recorded (the default), local, anthropic or openai")
-    parser.add_argument("--scene", default="03_tools/notes", help="the recording to answer from (default: %(default)s)")
+    parser.add_argument(
+        "--scene", default="04_prompts/notes", help="the recording to answer from (default: %(default)s)"
+    )
     parser.add_argument("--run", default="9", help="which run of it; for the local model, the seed (default: 9)")
     parser.add_argument("--context", help="a file to go on from, if it is there, and to save the context to at the end")
+    parser.add_argument("--prompt", choices=PROMPTS, help="the system prompt (default: none, or that of --context)")
     parser.add_argument("--workspace", default=".", help="the folder the agent works in (default: this one)")
     args = parser.parse_args()
     for stream in (sys.stdout, sys.stderr):
@@ -36,6 +40,8 @@ def main() -> None:
         if args.task is None and not (args.context and Path(args.context).is_file()):
             parser.error("give a task, or a --context FILE to go on from")
         context = Context.load(args.context) if args.context and Path(args.context).is_file() else Context()
+        if args.prompt:
+            context.system = PROMPTS[args.prompt]
         try:
             print(run(args.task, client, workspace=args.workspace, model=client.model, context=context))
         finally:

@@ -1,0 +1,486 @@
+"""Chapter 4: the same tools, other words; many runs of each, and numbers that say how sure they are."""
+
+import concurrent.futures
+import functools
+import importlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from conftest import cells, command, serving, solutions
+from scipy import stats
+from test_01_loop import call, calls, says
+
+import classroom
+from classroom.backends import Client
+from classroom.errors import NoAnswer
+from classroom.versions import CHAPTERS, ROOT
+
+CHAPTER = "04_prompts"
+tiny_agent = classroom.version("v0.4")
+experiment = importlib.import_module(f"{tiny_agent.__name__}.experiment")
+measures = importlib.import_module(f"{tiny_agent.__name__}.measures")
+compare, variant, ExperimentError = experiment.compare, experiment.variant, experiment.ExperimentError
+PROMPTS, TOOLS = tiny_agent.PROMPTS, tiny_agent.TOOLS
+USAGE = {"input_tokens": 10, "output_tokens": 2}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A workspace."""
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws" / "notes.txt").write_text("The key is under the blue pot.\n")
+    return tmp_path / "ws"
+
+
+def model(reply):
+    """`connect` for a model that is a function: reply(run, request, turn) -> a message or an exception."""
+
+    def connect(run):
+        turns = []
+
+        def answer(request):
+            turns.append(json.loads(request.content))
+            said = reply(run, turns[-1], len(turns))
+            if isinstance(said, Exception):
+                raise said
+            return httpx.Response(200, json={"usage": USAGE, **said})
+
+        return Client(httpx.MockTransport(answer), model="m", source="a function", run=run)
+
+    return connect
+
+
+def reads_then_answers(run, request, turn):
+    return calls(call("read_file", f"{turn}", path="notes.txt")) if turn == 1 else says("Under the blue pot.")
+
+
+TWO = {"one": variant(), "two": variant(descriptions={"read_file": "Read. USE THIS"})}
+
+
+# --- variants
+
+
+def test_a_variant_changes_one_description_and_nothing_else():
+    changed = variant(descriptions={"read_file": "Read it"})
+    assert [tool["description"] for tool in changed["tools"]] == ["Read it", *(t["description"] for t in TOOLS[1:])]
+    assert changed == {"tools": [{**TOOLS[0], "description": "Read it"}, *TOOLS[1:]], "system": ""}
+    assert TOOLS[0]["description"] == "Read a file"
+
+
+def test_a_variant_may_be_the_order_of_the_tools_or_leave_some_out():
+    assert [tool["name"] for tool in variant(order=["list_dir", "read_file"])["tools"]] == ["list_dir", "read_file"]
+
+
+def test_a_variant_may_be_a_prompt_by_its_name():
+    assert variant(prompt="careful")["system"] == PROMPTS["careful"]
+    assert variant(system="Be quick.")["system"] == "Be quick."
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"descriptions": {"raed_file": "x"}},
+            "There is no tool 'raed_file'. There are: read_file, write_file, list_dir.",
+        ),
+        ({"order": ["read_file", "rm"]}, "There is no tool 'rm'."),
+        ({"prompt": "wild"}, "There is no prompt 'wild'. There are: plain, careful."),
+        ({"prompt": "plain", "system": "x"}, "A variant has a prompt or a system, not both."),
+    ],
+    ids=str,
+)
+def test_a_variant_of_something_that_does_not_exist_is_refused_in_words(fields, said):
+    with pytest.raises(ExperimentError, match=re.escape(said)):
+        variant(**fields)
+
+
+def test_a_system_prompt_is_what_the_model_is_sent(folder):
+    seen = []
+
+    def reply(run, request, turn):
+        seen.append(request.get("system"))
+        return says("Done.")
+
+    compare({"careful": variant(prompt="careful"), "bare": variant()}, "Go.", 1, model(reply), workspace=folder)
+    assert seen == [PROMPTS["careful"], None]
+
+
+# --- runs
+
+
+def test_a_record_says_what_was_called_what_failed_and_what_it_cost(folder):
+    def reply(run, request, turn):
+        return [
+            calls(call("read_file", "1", path="note.txt"), call("list_dir", "2", path=".")),
+            calls(call("write_file", "3", path="a.txt", content="x")),
+            says("Done."),
+        ][turn - 1]
+
+    (record,) = compare({"one": variant()}, "Go.", 1, model(reply), workspace=folder)
+    assert record.pop("seconds") >= 0
+    assert len(record.pop("mark")) == 12
+    assert record == {
+        "variant": "one",
+        "run": "1",
+        "task": "Go.",
+        "tools": ["read_file", "write_file", "list_dir"],
+        "model": "m",
+        "source": "a function",
+        "calls": [
+            {
+                "turn": 1,
+                "name": "read_file",
+                "input": {"path": "note.txt"},
+                "error": "No such file or directory: note.txt",
+            },
+            {"turn": 1, "name": "list_dir", "input": {"path": "."}, "error": None},
+            {"turn": 2, "name": "write_file", "input": {"path": "a.txt", "content": "x"}, "error": None},
+        ],
+        "stopped": "end_turn",
+        "answer": "Done.",
+        "turns": 3,
+        "input_tokens": 30,
+        "output_tokens": 6,
+        "grades": {},
+    }
+
+
+def test_runs_do_not_see_each_other_and_the_workspace_stays_as_it_was(folder):
+    def reply(run, request, turn):
+        if turn == 1:
+            return calls(call("list_dir", "1", path="."))
+        if turn == 2:
+            return calls(call("write_file", "2", path="mine.txt", content=run))
+        return says(request["messages"][2]["content"][0]["content"])
+
+    records = compare(TWO, "Go.", 3, model(reply), workspace=folder)
+    assert os.listdir(folder) == ["notes.txt"]
+    assert {record["answer"] for record in records} == {'[{"name": "notes.txt", "type": "file", "size": 31}]'}
+    assert [(record["run"], record["variant"]) for record in records] == [
+        ("1", "one"),
+        ("1", "two"),
+        ("2", "one"),
+        ("2", "two"),
+        ("3", "one"),
+        ("3", "two"),
+    ]
+
+
+def test_a_grader_sees_the_record_and_the_folder_as_the_run_left_it(folder):
+    def reply(run, request, turn):
+        return calls(call("write_file", "1", path="a.txt", content=run)) if turn == 1 else says("Done.")
+
+    graders = {
+        "wrote its run": lambda record, left: (left / "a.txt").read_text() == record["run"],
+        "does not arise": lambda record, left: None,
+    }
+    records = compare({"one": variant()}, "Go.", 2, model(reply), workspace=folder, graders=graders)
+    assert [record["grades"] for record in records] == [{"wrote its run": True, "does not arise": None}] * 2
+    assert measures.count(records, "one", measures.rates(records)["does not arise"]) == (0, 0)
+
+
+def test_a_grader_that_raises_is_named_and_earlier_runs_are_kept(folder, tmp_path):
+    def grade(record, left):
+        return 1 / (2 - int(record["run"])) > 0
+
+    with pytest.raises(ExperimentError, match=r"The grader 'half' raised ZeroDivisionError.* in run 2 of 'one'"):
+        compare(
+            {"one": variant()},
+            "Go.",
+            3,
+            model(reads_then_answers),
+            workspace=folder,
+            graders={"half": grade},
+            out=tmp_path / "o.jsonl",
+        )
+    assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_run_of_two_variants_has_the_same_id_and_so_the_same_seed(folder):
+    seen = []
+
+    def reply(run, request, turn):
+        seen.append((run, request["tools"][0]["description"]))
+        return says("Done.")
+
+    compare(TWO, "Go.", 2, model(reply), workspace=folder)
+    assert seen == [("1", "Read a file"), ("1", "Read. USE THIS"), ("2", "Read a file"), ("2", "Read. USE THIS")]
+
+
+# --- requests that fail, and limits
+
+
+def test_a_request_that_failed_is_no_result_and_stands_in_no_file(folder, tmp_path):
+    def reply(run, request, turn):
+        return NoAnswer("busy (HTTP 529)") if run == "2" else reads_then_answers(run, request, turn)
+
+    records = compare(TWO, "Go.", 3, model(reply), workspace=folder, out=tmp_path / "o.jsonl")
+    assert [record.get("not_run") for record in records] == [None, None, *["busy (HTTP 529)"] * 2, None, None]
+    assert measures.count(records, "one", measures.rates(records)["read_file first"]) == (2, 2)
+    assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 4
+    shown = measures.table(records)
+    assert re.search(r"^not run +1 +1$", shown, re.M)
+    assert shown.endswith("not run, 2 times: busy (HTTP 529)")
+    again = compare(TWO, "Go.", 3, model(reads_then_answers), workspace=folder, out=tmp_path / "o.jsonl")
+    assert not any("not_run" in record for record in again)
+
+
+BUSY = [(429, {"retry-after": "0"}), (529, {}), (503, {}), (400, {})]
+
+
+@pytest.mark.parametrize(("status", "headers"), BUSY, ids=str)
+def test_a_provider_that_stays_busy_or_refuses_one_request_is_a_run_not_run(folder, monkeypatch, status, headers):
+    monkeypatch.setattr("classroom.providers.Provider.__init__.__defaults__", (lambda seconds: None,))
+    with serving(rest=(status, headers, b'{"error": {"message": "no"}}')) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+        connect = functools.partial(classroom.connect, "01_loop/read", backend="anthropic")
+        records = compare({"one": variant()}, "Go.", 2, connect, workspace=folder)
+    assert all(f"HTTP {status}" in record["not_run"] for record in records)
+    assert len(server.seen) == (2 if status == 400 else 10)
+
+
+def test_a_key_that_is_refused_ends_the_experiment_and_keeps_what_is_finished(folder, tmp_path, monkeypatch):
+    message = json.dumps({**says("Done."), "usage": USAGE}).encode()
+    good = (200, {"content-type": "application/json"}, message)
+    with serving(good, rest=(401, {}, b'{"error": {"message": "who?"}}')) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+        connect = functools.partial(classroom.connect, "01_loop/read", backend="anthropic")
+        with pytest.raises(classroom.ClassroomError, match="refused the key"):
+            compare({"one": variant()}, "Go.", 5, connect, workspace=folder, out=tmp_path / "o.jsonl")
+    assert len(server.seen) == 2
+    assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_budget_is_never_passed_and_what_was_not_begun_is_marked(folder, tmp_path):
+    """A model that asks without end for a tool that it is denied: 3 variants, 10 runs, 20 requests."""
+    asked = []
+
+    def reply(run, request, turn):
+        asked.append(run)
+        return calls(call("delete_file", f"{turn}", path=f"{turn}"))
+
+    three = {**TWO, "three": variant(prompt="careful")}
+    at = {"workspace": folder, "turn_limit": 4, "out": tmp_path / "o.jsonl"}
+    records = compare(three, "Go.", 10, model(reply), **at, max_calls=20)
+    assert len(asked) <= 20
+    assert sum("not_run" not in record for record in records) == 5
+    assert records[-1]["not_run"] == "no more than 20 requests were allowed"
+    assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 5
+
+
+# --- broken off and gone on with
+
+
+def test_what_a_file_holds_is_not_run_again(folder, tmp_path):
+    asked = []
+
+    def reply(run, request, turn):
+        asked.append(run)
+        return reads_then_answers(run, request, turn)
+
+    first = compare(TWO, "Go.", 2, model(reply), workspace=folder, out=tmp_path / "o.jsonl")
+    more = compare(TWO, "Go.", 3, model(reply), workspace=folder, out=tmp_path / "o.jsonl")
+    assert more[:4] == first
+    assert set(asked[8:]) == {"3"}
+
+
+def test_a_line_that_a_kill_cut_off_is_run_again(folder, tmp_path):
+    out = tmp_path / "o.jsonl"
+    whole = compare(TWO, "Go.", 2, model(reads_then_answers), workspace=folder, out=out)
+    out.write_bytes(out.read_bytes()[:-30])
+    again = compare(TWO, "Go.", 2, model(reads_then_answers), workspace=folder, out=out)
+    assert [timeless(record) for record in again] == [timeless(record) for record in whole]
+    assert [json.loads(line)["run"] for line in out.read_text().splitlines()] == ["1", "1", "2", "2"]
+
+
+@pytest.mark.parametrize("line", ["{}", "7", "half of {", '{"variant": "one"}'])
+def test_a_file_of_something_else_is_left_alone(folder, tmp_path, line):
+    out = tmp_path / "o.jsonl"
+    out.write_text(f"{line}\n")
+    with pytest.raises(ExperimentError, match=r"o\.jsonl, line 1 is no record of a run"):
+        compare(TWO, "Go.", 2, model(reads_then_answers), workspace=folder, out=out)
+    assert out.read_text() == f"{line}\n"
+
+
+CHANGES = {
+    "words": {"variants": {"one": variant(descriptions={"list_dir": "x"})}},
+    "task": {"task": "Stop."},
+    "turn limit": {"turn_limit": 3},
+    "grader": {"graders": {"g": lambda record, left: True}},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_runs_of_another_experiment_are_not_mixed_in(folder, tmp_path, change):
+    asked = {"variants": {"one": variant()}, "task": "Go.", "runs": 1, "connect": model(reads_then_answers)}
+    asked |= {"workspace": folder, "out": tmp_path / "o.jsonl"}
+    compare(**asked)
+    with pytest.raises(ExperimentError, match="holds runs of 'one' with other words, another task"):
+        compare(**{**asked, **change})
+
+
+def test_a_changed_workspace_is_another_experiment(folder, tmp_path):
+    asked = {"workspace": folder, "out": tmp_path / "o.jsonl"}
+    compare(TWO, "Go.", 1, model(reads_then_answers), **asked)
+    (folder / "notes.txt").write_text("Another key.\n")
+    with pytest.raises(ExperimentError, match="workspace"):
+        compare(TWO, "Go.", 1, model(reads_then_answers), **asked)
+
+
+def test_an_interrupt_keeps_what_is_finished_and_begins_nothing_more(folder, tmp_path):
+    begun = []
+
+    def reply(run, request, turn):
+        begun.append(run)
+        time.sleep(0.01)
+        return reads_then_answers(run, request, turn)
+
+    def progress(finished, of):
+        if len(finished) == 4:
+            raise KeyboardInterrupt
+
+    asked = {"workspace": folder, "out": tmp_path / "o.jsonl", "progress": progress}
+    with concurrent.futures.ThreadPoolExecutor(2) as executor, pytest.raises(KeyboardInterrupt):
+        compare(TWO, "Go.", 50, model(reply), **asked, executor=executor)
+    assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 4
+    assert len(begun) < 40
+
+
+# --- measures
+
+
+def record(*called, task="Read notes.txt.", **fields):
+    made = [
+        {"turn": i, "name": name, "input": input, "error": error} for i, (name, input, error) in enumerate(called, 1)
+    ]
+    return {
+        "variant": "a",
+        "run": "1",
+        "task": task,
+        "tools": ["read_file"],
+        "calls": made,
+        "stopped": "end_turn",
+        **fields,
+    }
+
+
+READ, WRITE = ("read_file", {"path": "notes.txt"}, None), ("write_file", {"path": "notes.txt", "content": "x"}, None)
+MISS = ("read_file", {"path": "note.txt"}, "No such file")
+
+
+@pytest.mark.parametrize(
+    ("measure", "called", "value"),
+    [
+        ("first call on the task's path", [READ], True),
+        ("first call on the task's path", [MISS, READ], False),
+        ("first call on the task's path", [], False),
+        ("read_file first", [READ, WRITE], True),
+        ("read_file first", [WRITE, READ], False),
+        ("no call at all", [], True),
+        ("some call failed", [READ, MISS], True),
+        ("some call failed", [READ], False),
+        ("another call after a failed one", [MISS, MISS], False),
+        ("another call after a failed one", [MISS, READ], True),
+        ("another call after a failed one", [MISS], None),
+        ("another call after a failed one", [READ, READ], None),
+        ("read before it was written", [READ, WRITE], True),
+        ("read before it was written", [WRITE, READ], False),
+        ("read before it was written", [MISS, WRITE], False),
+        ("read before it was written", [READ], None),
+    ],
+)
+def test_a_measure_is_a_function_of_the_record(measure, called, value):
+    one = record(*called)
+    assert measures.rates([one])[measure](one) is value
+
+
+# --- statistics
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "low", "high"), [(16, 20, 0.584, 0.919), (12, 20, 0.387, 0.781), (0, 20, 0.0, 0.161), (0, 0, 0, 1)]
+)
+def test_the_interval_is_wilsons(k, n, low, high):
+    assert measures.wilson(k, n) == pytest.approx((low, high), abs=0.001)
+
+
+def runs_of(**counts):
+    return [
+        record(*([READ] if i < k else []), variant=name, run=str(i))
+        for name, (k, n) in counts.items()
+        for i in range(n)
+    ]
+
+
+def test_a_difference_between_two_is_tested_exactly_and_said_in_words():
+    assert measures.verdict(runs_of(a=(3, 50), b=(30, 50)), "read_file first") == (
+        "read_file first:\n  a 3 of 50, b 30 of 50: p = 6.5e-09: a difference"
+    )
+    assert measures.verdict(runs_of(a=(22, 50), b=(26, 50)), "read_file first") == (
+        "read_file first:\n  a 22 of 50, b 26 of 50: p = 0.55: no difference shown; "
+        "one as large as seen takes about 612 runs of each"
+    )
+    assert measures.verdict(runs_of(a=(25, 50), b=(25, 50)), "read_file first").endswith("p = 1: no difference shown")
+
+
+def test_several_pairs_are_corrected_by_holm():
+    found = measures.differences(runs_of(a=(1, 20), b=(9, 20), c=(10, 20)), "read_file first")
+    p = {one["pair"]: one["p"] for one in found}
+    corrected = {one["pair"]: one["corrected"] for one in found}
+    assert corrected["a", "c"] == pytest.approx(3 * p["a", "c"])
+    assert corrected["a", "b"] == pytest.approx(2 * p["a", "b"])
+    assert corrected["b", "c"] == 1
+    assert sorted(corrected.values()) == [corrected[pair] for pair in sorted(p, key=p.get)]
+
+
+def test_five_equal_variants_are_seldom_said_to_differ():
+    """The whole report, all ten pairs, claims a difference no more often than the level says."""
+    draw, claimed = random.Random(1), 0
+    for _ in range(200):
+        equal = runs_of(**{name: (sum(draw.random() < 0.5 for _ in range(20)), 20) for name in "abcde"})
+        claimed += any(one["corrected"] < measures.LEVEL for one in measures.differences(equal, "read_file first"))
+    assert claimed <= stats.binom.isf(0.001, 200, measures.LEVEL)
+
+
+def test_two_equal_variants_of_three_runs_show_no_difference(folder):
+    """A model that succeeds half of the time, three runs of each, two hundred times."""
+    draw, shown = random.Random(2), 0
+
+    def reply(run, request, turn):
+        return says("yes" if draw.random() < 0.5 else "no")
+
+    graders = {"yes": lambda record, left: record["answer"] == "yes"}
+    for _ in range(200):
+        records = compare(TWO, "Go.", 3, model(reply), workspace=folder, graders=graders)
+        shown += "no difference shown" in measures.verdict(records, "yes")
+    assert shown == 200
+    assert re.search(r"^yes +\d of 3 \(\d+% to \d+%\) +\d of 3", measures.table(records), re.M)
+
+
+@pytest.mark.parametrize(("p", "q"), [(0.1, 0.5), (0.5, 0.8), (0.06, 0.6)])
+def test_so_many_runs_show_the_difference_in_most_tries(p, q):
+    n, draw = measures.needed(p, q), random.Random(3)
+    found = 0
+    for _ in range(400):
+        a, b = (sum(draw.random() < rate for _ in range(n)) for rate in (p, q))
+        found += stats.fisher_exact([[a, n - a], [b, n - b]]).pvalue < measures.LEVEL
+    assert 0.6 < found / 400 < 0.95  # Fisher's test is strict, so a little under the 0.8 that the formula aims at
+
+
+def test_no_number_of_runs_shows_a_difference_of_nothing():
+    assert measures.needed(0.5, 0.5) is None
+
+
+def timeless(record):
+    return {key: value for key, value in record.items() if key != "seconds"}
