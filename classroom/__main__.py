@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from . import bench, local, record, versions
+from . import local, record, timing, versions
 from .errors import ClassroomError
 
 
@@ -32,7 +32,7 @@ def main() -> None:
             case "model":
                 local.serve(args.port)
             case "bench":
-                bench.main()
+                timing.main()
             case "freeze":
                 print(versions.freeze())
             case "tags":

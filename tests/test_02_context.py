@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_01_loop import call, calls, says
 
 import classroom
-from classroom import bench
+from classroom import timing
 from classroom.versions import CHAPTERS
 
 CHAPTER = "02_context"
@@ -455,7 +455,7 @@ def test_tokens_from_the_cache_count_as_input():
 
 def test_a_turn_costs_about_the_same_late_as_early():
     """The exact ratios are printed by `make bench`; this only finds a return to encoding all of it each turn."""
-    ratios = bench.turn_cost(tiny_agent, turns=400, early=50)
+    ratios = timing.turn_cost(tiny_agent, turns=400, early=50)
     assert ratios["late / early"] < 3
 
 

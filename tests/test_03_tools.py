@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from test_01_loop import call, calls, says
 
 import classroom
-from classroom import bench
+from classroom import timing
 from classroom.versions import CHAPTERS
 
 CHAPTER = "03_tools"
@@ -873,4 +873,4 @@ def test_the_command_prints_what_no_terminal_takes_in_another_form(tmp_path, mon
 
 
 def test_the_price_of_a_turn_is_still_the_same_late_as_early():
-    assert bench.turn_cost(tiny_agent, turns=400, early=50)["late / early"] < 3
+    assert timing.turn_cost(tiny_agent, turns=400, early=50)["late / early"] < 3
