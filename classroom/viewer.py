@@ -1,4 +1,5 @@
-"""`show(messages)`: a conversation as a person wants to see it; `bars(rows)`: numbers as bars. HTML, or plain text.
+"""`show(messages)`: a conversation as a person wants to see it; `bars(rows)`: numbers as bars; `intervals(records,
+measure)`: rates with their intervals. HTML, or plain text.
 
 Draws text, tool_use and tool_result blocks; any other block is shown as its JSON. Needs no widgets and no scripts.
 """
@@ -6,12 +7,15 @@ Draws text, tool_use and tool_result blocks; any other block is shown as its JSO
 import html
 import json
 
+from .errors import ClassroomError
+
 LONGEST = 2000  # characters of one block that are drawn; the raw JSON holds it all
 
 # Half-transparent greys and inherited text colours, so that it reads in a light and in a dark theme; written into each
 # element, since a notebook that is not trusted yet is shown without its style sheets.
 EDGES = {"assistant": "#3b82f6", "call": "#8b5cf6", "result": "#10a37f", "error": "#e5484d"}
 PRE = "margin: 0; padding: 0; background: none; color: inherit; white-space: pre-wrap; overflow-wrap: anywhere"
+GRID = "1px solid rgba(128, 128, 128, 0.6)"
 
 
 class Transcript:
@@ -128,3 +132,70 @@ def _listed(parts: dict[str, float]) -> str:
 def bars(rows: list[tuple[str, dict[str, float]]]) -> Bars:
     """Draw numbers as stacked bars, `[(label, {part: number})]`; all rows share one scale, beginning at zero."""
     return Bars(rows)
+
+
+class Intervals:
+    """What `intervals` returns: a row for each variant: how often the measure was seen, and the 95% Wilson interval."""
+
+    def __init__(self, records: list[dict], measure: str):
+        from tiny_agent.measures import (
+            count,
+            rates,
+            share,
+            wilson,
+        )  # not above: a notebook decides which version that is
+
+        if records and measure not in rates(records):
+            raise ClassroomError(f"There is no measure {measure!r}. There are: {', '.join(rates(records))}.")
+        self.measure, self.rows = measure, []
+        for name in dict.fromkeys(record["variant"] for record in records):
+            k, n = count(records, name, rates(records)[measure])
+            self.rows.append((name, share(k, n), k / n if n else None, *wilson(k, n)))
+
+    def __repr__(self) -> str:
+        width = max((len(name) for name, *_ in self.rows), default=0)
+        lines = [f"{name:>{width}} {_ruled(*numbers)} {said}" for name, said, *numbers in self.rows]
+        return "\n".join([f"{self.measure}, with 95% intervals", *lines, f"{'':>{width}} 0%{'100%':>39}"])
+
+    def _repr_html_(self) -> str:
+        title = f"{html.escape(self.measure)}, with 95% intervals"
+        cell = "color: inherit; background: none; text-align: left; padding: 2px 10px"
+        track = f"width: 60%; padding: 0; border-left: {GRID}; border-right: {GRID}"
+        rows = [
+            (f"<b>{html.escape(name)}</b>", f'<div title="{said}">{_interval(*numbers)}</div>', said)
+            for name, said, *numbers in self.rows
+        ]
+        drawn = "".join(
+            f'<tr style="background: none"><td style="{cell}">{name}</td><td style="{cell}; {track}">{interval}</td>'
+            f'<td style="{cell}">{said}</td></tr>'
+            for name, interval, said in [*rows, ("", '<span style="float: right">100%</span>0%', "")]
+        )
+        table = f'<table style="width: 100%; color: inherit">{drawn}</table>'
+        return f'<div role="figure" aria-label="{title}"><b>{title}</b>{table}</div>'
+
+
+def _interval(rate: float | None, low: float, high: float) -> str:
+    """A line from the lower end of the interval to the upper one, a point at the rate itself."""
+    if rate is None:
+        return ""
+    line = f"left: {100 * low:.1f}%; width: {100 * (high - low):.1f}%; top: 9px; height: 3px"
+    point = f"left: {100 * rate:.1f}%; width: 11px; height: 11px; top: 5px; margin-left: -6px; border-radius: 50%"
+    marks = [f'<div style="position: absolute; {at}; background: currentColor"></div>' for at in (line, point)]
+    return f'<div style="position: relative; height: 21px">{"".join(marks)}</div>'
+
+
+def _ruled(rate: float | None, low: float, high: float) -> str:
+    """The same in 41 characters."""
+    if rate is None:
+        return " " * 41
+    marks = ["-" if round(40 * low) <= i <= round(40 * high) else " " for i in range(41)]
+    marks[round(40 * rate)] = "o"
+    return "".join(marks)
+
+
+def intervals(records: list[dict], measure: str) -> Intervals:
+    """Draw one measure of an experiment's records, by its name in `measures.rates(records)`: rates with intervals.
+
+    Raises ClassroomError for a measure that does not exist.
+    """
+    return Intervals(records, measure)
