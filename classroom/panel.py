@@ -17,6 +17,7 @@ from .bench import MODEL, Bench, first_requests
 from .chances import chances
 
 PAUSE = 0.3  # seconds without a keystroke, before the chances are asked for
+FOLLOWING = "<small>asking for the chances …</small>"
 WIDE, LABEL = widgets.Layout(width="100%"), {"description_width": "8em"}
 
 
@@ -30,8 +31,8 @@ class Panel:
     def __init__(self, bench: Bench):
         from tiny_agent.tools import TOOLS
 
-        self.bench, self.edits, self.timer, self.agreed = bench, 0, threading.Timer(0, print), None
-        self.cancelled = threading.Event()
+        self.bench, self.agreed, self.cancelled = bench, None, threading.Event()
+        self.waiting, self.timer, self.following = set(), None, threading.Lock()
         self.fields = {
             "task": widgets.Textarea(description="Task", rows=2, layout=WIDE, style=LABEL),
             "tool": widgets.Dropdown(description="Tool", options=[tool["name"] for tool in TOOLS], style=LABEL),
@@ -87,7 +88,7 @@ class Panel:
 
     def describe(self, texts: list[str]) -> None:
         """A text area for each description, the chances beside it."""
-        self.descriptions = []
+        self.descriptions, self.waiting = [], set()
         for i, text in enumerate(texts):
             name = f"Description {chr(ord('A') + i)}"
             area = widgets.Textarea(text, description=name, rows=5, layout=widgets.Layout(width="50%"), style=LABEL)
@@ -104,29 +105,33 @@ class Panel:
         """Take over the fields, and after a pause show the chances of what was edited; of all, where none is named."""
         fields = {name: widget.value for name, widget in self.fields.items()}
         self.bench.fields = {**fields, "descriptions": self.texts()}
-        self.edits += 1
-        self.timer.cancel()
-        if fields["backend"] != "local":
-            for _, shown in self.descriptions:
-                shown.value = (
-                    f"<small>The chances are known for the backend local, not for {fields['backend']}.</small>"
-                )
-            return
-        self.timer = threading.Timer(PAUSE, self.follow, [self.edits, which or range(len(self.descriptions))])
-        self.timer.daemon = True
-        self.timer.start()
+        self.waiting.update(which or range(len(self.descriptions)))
+        if self.timer:
+            self.timer.cancel()
+        for i in self.waiting:
+            shown = self.descriptions[i][1]
+            if fields["backend"] != "local":
+                shown.value = small(f"The chances are known for the backend local, not for {fields['backend']}.")
+            elif not shown.value.startswith(FOLLOWING):
+                shown.value = FOLLOWING + shown.value
+        if fields["backend"] == "local":
+            self.timer = threading.Timer(PAUSE, self.follow)
+            self.timer.daemon = True
+            self.timer.start()
 
-    def follow(self, edits: int, which: tuple[int, ...]) -> None:
-        """Show the chances, unless something is edited meanwhile."""
-        requests = list(first_requests(self.bench.fields, MODEL).values())
-        for i in which:
-            try:
-                drawn = chances(requests[i])._repr_html_()
-            except Exception as error:
-                drawn = f"<small>No chances: {html.escape(' '.join(str(error).split()))}</small>"
-            if edits != self.edits:
-                return
-            self.descriptions[i][1].value = drawn
+    def follow(self) -> None:
+        """Show the chances of all that waits for them, but for what is edited meanwhile, which waits again."""
+        with self.following:
+            descriptions, waiting = self.descriptions, self.waiting  # others take their place when one is added
+            for i in sorted(waiting):
+                waiting.discard(i)
+                try:
+                    request = list(first_requests(self.bench.fields, MODEL).values())[i]
+                    drawn = chances(request)._repr_html_()
+                except Exception as error:  # no model, a text that is too long: said, and the bench goes on
+                    drawn = small(f"No chances: {' '.join(str(error).split())}")
+                if i not in waiting:
+                    descriptions[i][1].value = f'<div style="line-height: 1.4">{drawn}</div>'
 
     # --- the runs
 
@@ -206,6 +211,10 @@ class Panel:
             self.say(f"{said} {self.path.value}.")
         except Exception as error:
             self.say(in_words(error))
+
+
+def small(text: str) -> str:
+    return f"<small>{html.escape(text)}</small>"
 
 
 def in_words(error: Exception) -> str:
