@@ -103,7 +103,7 @@ class Bench:
         try:
             saved = json.loads(Path(path).read_text(encoding="utf-8"))
             fields, records, requests = checked(saved["fields"]), saved["records"], saved["requests"]
-            repr(Results(records, f"{fields['tool']} first", requests))
+            Results(records, f"{fields['tool']} first", requests)._repr_html_()
         except OSError as error:
             raise ClassroomError(f"{path} cannot be read: {error.strerror}.") from None
         except Exception as error:  # whatever may be wrong with a file

@@ -18,7 +18,7 @@ from .chances import chances
 
 PAUSE = 0.3  # seconds without a keystroke, before the chances are asked for
 FOLLOWING = "<small>asking for the chances …</small>"
-WIDE, LABEL = widgets.Layout(width="100%"), {"description_width": "8em"}
+WIDE, LABEL = widgets.Layout(width="auto"), {"description_width": "8em"}
 
 
 class Cancelled(Exception):
@@ -67,6 +67,7 @@ class Panel:
         self.fill()
         for widget in self.fields.values():
             widget.observe(lambda change: self.edited(), "value")
+        self.fields["tool"].observe(lambda change: self.choose(f"{change.new} first"), "value")
         self.measure.observe(lambda change: self.draw(), "value")
 
     def button(self, text: str, pressed: Callable[[], None], style: str = "") -> widgets.Button:
@@ -81,10 +82,11 @@ class Panel:
 
     def fill(self) -> None:
         """Show what the bench holds."""
+        fields = self.bench.fields  # each widget that is set makes other ones
         for name, widget in self.fields.items():
-            widget.value = self.bench.fields[name]
-        self.describe(self.bench.fields["descriptions"])
-        self.choose()
+            widget.value = fields[name]
+        self.describe(fields["descriptions"])
+        self.choose(f"{fields['tool']} first")
 
     def describe(self, texts: list[str]) -> None:
         """A text area for each description, the chances beside it."""
@@ -178,7 +180,7 @@ class Panel:
         except Exception as error:  # shown where it can be put right; the bench stays usable
             said = in_words(error)
         try:
-            self.choose()
+            self.choose(self.measure.value)
             self.say(said)
         except Exception as error:
             self.say(in_words(error))
@@ -187,13 +189,11 @@ class Panel:
 
     # --- the results
 
-    def choose(self) -> None:
-        """Offer the measures that there are now; keep the chosen one, if it is among them."""
+    def choose(self, chosen: str) -> None:
+        """Offer the measures that there are now, and draw the chosen one."""
         from tiny_agent.measures import rates
 
-        first = f"{self.bench.fields['tool']} first"
-        options = list(rates(self.bench.records) if self.bench.records else [first])
-        chosen = self.measure.value if self.measure.value in options else first
+        options = list(rates(self.bench.records) if self.bench.records else [chosen])
         self.measure.options = options
         self.measure.value = chosen if chosen in options else options[0]
         self.draw()
