@@ -4,6 +4,7 @@ Handles: variants of one tool's description, counted by `tiny_agent.experiment.c
 system prompts, several runs at a time; those are asked of `compare` in a cell. The widgets are in panel.py.
 """
 
+import contextlib
 import html
 import json
 import os
@@ -95,7 +96,8 @@ class Bench:
             draft.write_text(json.dumps(saved, indent=1), encoding="utf-8")
             os.replace(draft, path)
         except OSError as error:
-            draft.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                draft.unlink()
             raise ClassroomError(f"{path} was not saved: {error.strerror}.") from None
 
     def load(self, path: str | Path) -> None:
@@ -175,8 +177,12 @@ def first_requests(fields: dict, model: str) -> dict[str, dict]:
 
 def checked(fields: dict) -> dict:
     """The fields of a bench, if they can be. Raises ClassroomError."""
-    from tiny_agent.tools import TOOLS
-
+    try:
+        from tiny_agent.experiment import TOOLS
+    except ImportError:
+        raise ClassroomError(
+            "The bench needs tiny_agent 0.4 or newer. Begin chapter 04_prompts or a later one."
+        ) from None
     if set(fields) != set(KINDS) or not all(type(fields[name]) is kind for name, kind in KINDS.items()):
         raise ClassroomError(f"A bench has the fields {', '.join(KINDS)}; these are {fields!r:.200}.")
     if not fields["descriptions"] or not all(isinstance(text, str) for text in fields["descriptions"]):

@@ -4,7 +4,6 @@ Handles: every field, Run and Cancel, the chances while a description is edited,
 said in the panel. Does not handle: an experiment itself (bench.py).
 """
 
-import functools
 import html
 import threading
 import time
@@ -15,6 +14,7 @@ import ipywidgets as widgets
 from .backends import BACKENDS
 from .bench import MODEL, Bench, first_requests
 from .chances import chances
+from .errors import ClassroomError
 
 PAUSE = 0.3  # seconds without a keystroke, before the chances are asked for
 FOLLOWING = "<small>asking for the chances …</small>"
@@ -58,10 +58,10 @@ class Panel:
                 self.rows,
                 wrapped(self.add, self.remove),
                 wrapped(self.run, self.cancel, self.bar),
+                wrapped(self.path, self.save, self.load),
                 self.said,
                 self.measure,
                 self.results,
-                wrapped(self.path, self.save, self.load),
             ]
         )
         self.fill()
@@ -151,9 +151,9 @@ class Panel:
         threading.Thread(target=self.work, daemon=True).start()
 
     def stop(self) -> None:
-        self.cancelled.set()
         self.cancel.disabled = True
         self.say("Cancelling: the run that has begun is finished first …")
+        self.cancelled.set()  # last: from here on the other thread speaks
 
     def busy(self, busy: bool) -> None:
         self.run.disabled = self.load.disabled = busy
@@ -219,7 +219,8 @@ def small(text: str) -> str:
 
 def in_words(error: Exception) -> str:
     kind = type(error).__name__
-    return str(error) if kind in ("ClassroomError", "ExperimentError", "NoAnswer") else f"{kind}: {error}"
+    return str(error) if isinstance(error, ClassroomError) or kind == "ExperimentError" else f"{kind}: {error}"
 
 
-wrapped = functools.partial(lambda *children: widgets.HBox(children, layout=widgets.Layout(flex_flow="row wrap")))
+def wrapped(*children: widgets.Widget) -> widgets.HBox:
+    return widgets.HBox(children, layout=widgets.Layout(flex_flow="row wrap"))

@@ -303,6 +303,14 @@ def test_a_file_is_saved_whole_or_left_as_it_was(tmp_path, monkeypatch):
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("kept.json", "mine")]
     with pytest.raises(ClassroomError, match="was not saved: No such file or directory"):
         made.save(tmp_path / "no" / "kept.json")
+    with pytest.raises(ClassroomError, match="was not saved: Not a directory"):
+        made.save(file / "kept.json")
+
+
+def test_an_older_version_that_cannot_experiment_is_refused_in_words(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tiny_agent.experiment", None)
+    with pytest.raises(ClassroomError, match=r"The bench needs tiny_agent 0\.4 or newer\."):
+        classroom.bench()
 
 
 @pytest.mark.parametrize(
@@ -498,7 +506,7 @@ def test_in_jupyterlab_the_bench_works_by_keyboard_and_in_the_dark(lab, tmp_path
     expect(page.get_by_text("Python 3 (ipykernel) | Idle")).to_be_visible(timeout=60_000)
     page.locator(".jp-Notebook .cm-content").first.click()
     press("Control+Enter")
-    for label in ("Task", "Tool", "Runs of each", "Backend", "Description A", "Description B", "Measure", "File"):
+    for label in ("Task", "Tool", "Runs of each", "Backend", "Description A", "Description B", "File", "Measure"):
         expect(page.get_by_label(label, exact=True)).to_have_count(1, timeout=60_000)
     run, description = (
         page.get_by_role("button", name="Run", exact=True),
@@ -545,4 +553,5 @@ def test_in_jupyterlab_the_bench_works_by_keyboard_and_in_the_dark(lab, tmp_path
     page.evaluate("window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
     page.wait_for_function("document.body.dataset.jpThemeLight === 'false'")
     until(lambda: brightness(page, colour) > 0.7)
+    expect(page.locator("#jupyterlab-splash")).to_have_count(0)
     page.screenshot(path=tmp_path / "dark.png")
