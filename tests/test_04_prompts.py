@@ -429,7 +429,7 @@ def test_a_difference_between_two_is_tested_exactly_and_said_in_words():
     )
     assert measures.verdict(runs_of(a=(22, 50), b=(26, 50)), "read_file first") == (
         "read_file first:\n  a 22 of 50, b 26 of 50: p = 0.55: no difference shown; "
-        "one as large as seen takes about 612 runs of each"
+        "one as large as seen takes about 611 runs of each"
     )
     assert measures.verdict(runs_of(a=(25, 50), b=(25, 50)), "read_file first").endswith("p = 1: no difference shown")
 
