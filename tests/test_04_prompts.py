@@ -48,7 +48,7 @@ def model(reply):
         def answer(request):
             turns.append(json.loads(request.content))
             said = reply(run, turns[-1], len(turns))
-            if isinstance(said, Exception):
+            if isinstance(said, BaseException):
                 raise said
             return httpx.Response(200, json={"usage": USAGE, **said})
 
@@ -638,6 +638,25 @@ def test_a_provider_is_asked_only_after_a_yes():
     assert (done.returncode, server.seen) == (1, [])
     assert "6 runs of at most 4 turns: at most 20 requests." in done.stderr
     assert done.stderr.endswith("Go on? [y/N] Nothing was asked.\n")
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path, monkeypatch, capsys):
+    """The interrupt comes in the third run, as the key would send it."""
+    asked = importlib.import_module(f"{tiny_agent.__name__}.command")
+
+    def reply(run, request, turn):
+        return KeyboardInterrupt() if run == "3" else reads_then_answers(run, request, turn)
+
+    connect = model(reply)
+    monkeypatch.setattr(asked, "connect", lambda scene, backend, run: connect(run))
+    out = tmp_path / "o.jsonl"
+    line = ["experiment", "--description", "x", "--runs", "9", "--out", str(out), "--workspace", str(folder), "Go."]
+    monkeypatch.setattr(sys, "argv", line)
+    asked.main()
+    said = capsys.readouterr()
+    assert f"Broken off after 2 runs: they are in {out}, and the same command goes on." in said.err
+    assert re.search(r"^runs +2$", said.out, re.M)
+    assert len(out.read_text().splitlines()) == 2
 
 
 def test_the_command_of_the_agent_takes_a_prompt():
