@@ -77,7 +77,7 @@ def connect(scene: str, *, backend: str | None = None, run: str | int = 1, local
         )
     transport, model, origin = _live(backend, path, local_model)
     if scratch:
-        file = Path(scratch) / path.relative_to(CHAPTERS)
+        file = Path(scratch).resolve() / path.relative_to(CHAPTERS)
         transport = _recorder(transport, file, scene, {"backend": backend, **origin})
     return Client(transport, model=model, source=f"live, asked now: {backend} {model}", run=str(run))
 
@@ -176,11 +176,11 @@ def _need(name: str, backend: str, what: str = "your key") -> str:
     return value
 
 
-_being_recorded: dict[str, dict] = {}  # file -> recording, for all connections of this process
+_being_recorded: dict[Path, recordings.Draft] = {}  # by file, for all connections of this process
 
 
 def _recorder(transport: httpx.BaseTransport, path: Path, scene: str, origin: dict) -> httpx.BaseTransport:
     date = datetime.date.today().isoformat()
     provenance = {"kind": "recorded", **origin, "date": date}
     start = {"scene": scene, "provenance": provenance, "exchanges": []}
-    return recordings.Recorder(transport, path, _being_recorded.setdefault(str(path), start))
+    return recordings.Recorder(transport, path, _being_recorded.setdefault(path, recordings.Draft(start)))

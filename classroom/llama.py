@@ -134,6 +134,7 @@ def reading(prompt: str, *, prefix: str) -> Iterator[Callable[[list[int], int], 
 
     def next_tokens(ids: list[int], n: int) -> list[tuple[int, str, float]]:
         body = {"prompt": [prompt, *ids] if ids else prompt, "n_predict": 1, "n_probs": n, "id_slot": 0}
+        body["grammar"] = "root ::= [ -~]+"  # what is drawn does not matter, but half a letter comes without a list
         listed = _completion({**body, "cache_prompt": True})["completion_probabilities"][0]["top_logprobs"]
         return [(t["id"], bytes(t["bytes"]).decode(errors="replace"), math.exp(t["logprob"])) for t in listed]
 

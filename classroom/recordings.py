@@ -73,39 +73,74 @@ def _parsed(data: bytes) -> tuple[dict, bool]:
     """A recording, and whether it is what was recorded."""
     recording = json.loads(data.decode())
     digest, offered = recording["sha256"], recording.pop("tools", [])
-    for exchange in recording["exchanges"]:
-        if isinstance(exchange["request"], dict) and "tools" in exchange["request"]:
-            exchange["request"]["tools"] = offered[exchange["request"]["tools"]]
-    return recording, digest == _digest(recording) and recording["provenance"]["kind"] in ("recorded", "scripted")
+    for request in (exchange["request"] for exchange in recording["exchanges"]):
+        if isinstance(request, dict) and "tools" in request:
+            place = request["tools"]
+            if type(place) is not int or not 0 <= place < len(offered):
+                raise ValueError(f"{json.dumps(place)} is no place in its list of tools")
+            request["tools"] = offered[place]
+    head = {key: value for key, value in recording.items() if key not in ("exchanges", "sha256")}
+    whole = digest == _digest(head, [canonical(exchange) for exchange in recording["exchanges"]])
+    return recording, whole and recording["provenance"]["kind"] in ("recorded", "scripted")
+
+
+class Draft:
+    """A recording as it grows, and the text of its file. Each exchange is rendered once: a scene may hold thousands.
+
+    The file is the head, then a line for each tools field, a line for each exchange, and the digest. A request names
+    its tools, whatever JSON value they are, by their place in the list, since hundreds of requests carry the same ones.
+    """
+
+    def __init__(self, recording: dict):
+        self.head = {key: recording[key] for key in ("scene", "provenance")}
+        self.exchanges, self.lines, self.canonical = [], [], []
+        self.offered: dict[str, tuple[int, str]] = {}  # canonical text -> place and line
+        self.recorded = collections.Counter()  # of each request in each run
+        for exchange in recording["exchanges"]:
+            self.add(exchange)
+
+    def add(self, exchange: dict) -> None:
+        """Take one more exchange. Raises ValueError where it is no valid JSON."""
+        request, shown = exchange["request"], exchange
+        if isinstance(request, dict) and "tools" in request:
+            tools = request["tools"]
+            place, _ = self.offered.setdefault(canonical(tools), (len(self.offered), _line(tools)))
+            shown = {**exchange, "request": {**request, "tools": place}}
+        self.lines.append(_line(shown))
+        self.canonical.append(canonical(exchange))
+        self.exchanges.append(exchange)
+        self.recorded[exchange["run"], _key(request)] += 1
+
+    def text(self) -> str:
+        """The file's text, as it is now."""
+        head = json.dumps(self.head, indent=1, ensure_ascii=False)[:-2]
+        tools, exchanges = ",".join(line for _, line in self.offered.values()), ",".join(self.lines)
+        digest = _digest(self.head, self.canonical)
+        return f'{head},\n "tools": [{tools}],\n "exchanges": [{exchanges}],\n "sha256": "{digest}"\n}}\n'
 
 
 def dump(recording: dict) -> str:
-    """The file's text: the head, then a line for each list of tools, a line for each exchange, and the digest.
-
-    A request names its tools by their place in the list, since hundreds of requests carry the same ones.
-    """
-    offered, exchanges = [], []
-    for exchange in recording["exchanges"]:
-        if isinstance(exchange["request"], dict) and isinstance(tools := exchange["request"].get("tools"), list):
-            offered += [] if tools in offered else [tools]
-            exchange = {**exchange, "request": {**exchange["request"], "tools": offered.index(tools)}}
-        exchanges.append(exchange)
-    head = json.dumps({key: recording[key] for key in ("scene", "provenance")}, indent=1, ensure_ascii=False)
-    lists = f' "tools": [{_lines(offered)}],\n "exchanges": [{_lines(exchanges)}],\n "sha256": "{_digest(recording)}"'
-    return f"{head[:-2]},\n{lists}\n}}\n"
+    """The text of a recording's file."""
+    return Draft(recording).text()
 
 
-def _lines(values: list) -> str:
-    return ",".join(f"\n  {json.dumps(value, ensure_ascii=False, allow_nan=False)}" for value in values)
+def _line(value: object) -> str:
+    return f"\n  {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
 
 
-def _digest(recording: dict) -> str:
-    content = {key: value for key, value in recording.items() if key != "sha256"}
-    return hashlib.sha256(canonical(content).encode(errors="surrogatepass")).hexdigest()
+def _digest(head: dict, exchanges: list[str]) -> str:
+    """The SHA-256 of a recording's canonical text, of which that of each exchange is given."""
+    text = f'{{"exchanges":[{",".join(exchanges)}],{canonical(head)[1:]}'
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def save(path: Path, recording: dict) -> None:
     """Write a scene's file, whole or not at all. A key or a folder of this machine in it raises ClassroomError."""
+    _write(path, _checked(path, recording))
+
+
+def _checked(path: Path, recording: dict) -> str:
+    """The text of a recording's file, in which nothing stands that must not be saved."""
     try:
         text = dump(recording)
         text.encode()
@@ -118,10 +153,14 @@ def save(path: Path, recording: dict) -> None:
             raise ClassroomError(
                 f"{path.name} was not saved: a folder of this machine stands in what would be recorded."
             )
+    return text
+
+
+def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".json.part")
-    draft.write_text(text, encoding="utf-8", newline="\n")
-    os.replace(draft, path)
+    part = path.with_suffix(".json.part")
+    part.write_text(text, encoding="utf-8", newline="\n")
+    os.replace(part, path)
 
 
 def _raw(response: dict) -> str:
@@ -207,8 +246,8 @@ _recording = threading.Lock()  # one exchange is written at a time, whoever asks
 class Recorder(httpx.BaseTransport):
     """Lets another transport answer and keeps each exchange in the scene's file, once its last byte was read."""
 
-    def __init__(self, inner: httpx.BaseTransport, path: Path, recording: dict):
-        self.inner, self.path, self.recording = inner, path, recording
+    def __init__(self, inner: httpx.BaseTransport, path: Path, draft: Draft):
+        self.inner, self.path, self.draft = inner, path, draft
         self.asked = collections.Counter()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -227,13 +266,13 @@ class Recorder(httpx.BaseTransport):
         run = request.headers.get("x-run", "1")
         key = _key(body)
         self.asked[run, key] += 1
-        recorded = sum(e["run"] == run and _key(e["request"]) == key for e in self.recording["exchanges"])
-        if recorded >= self.asked[run, key]:
+        if self.draft.recorded[run, key] >= self.asked[run, key]:
             return  # an earlier connection asked this too; a replay starts anew with each connection
         stored = json.loads(normalised(json.dumps(body, ensure_ascii=False)))
-        exchanges = [*self.recording["exchanges"], {"run": run, "request": stored, "response": _kept(response)}]
-        save(self.path, {**self.recording, "exchanges": exchanges})
-        self.recording["exchanges"] = exchanges
+        exchange = {"run": run, "request": stored, "response": _kept(response)}
+        _checked(self.path, {**self.draft.head, "exchanges": [exchange]})
+        self.draft.add(exchange)
+        _write(self.path, self.draft.text())
 
     def close(self) -> None:
         self.inner.close()

@@ -7,11 +7,9 @@ import json
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import httpx
 import pytest
@@ -50,7 +48,7 @@ def model(reply):
         def answer(request):
             turns.append(json.loads(request.content))
             said = reply(run, turns[-1], len(turns))
-            if isinstance(said, Exception):
+            if isinstance(said, BaseException):
                 raise said
             return httpx.Response(200, json={"usage": USAGE, **said})
 
@@ -429,7 +427,7 @@ def test_a_difference_between_two_is_tested_exactly_and_said_in_words():
     )
     assert measures.verdict(runs_of(a=(22, 50), b=(26, 50)), "read_file first") == (
         "read_file first:\n  a 22 of 50, b 26 of 50: p = 0.55: no difference shown; "
-        "one as large as seen takes about 612 runs of each"
+        "one as large as seen takes about 611 runs of each"
     )
     assert measures.verdict(runs_of(a=(25, 50), b=(25, 50)), "read_file first").endswith("p = 1: no difference shown")
 
@@ -484,3 +482,216 @@ def test_no_number_of_runs_shows_a_difference_of_nothing():
 
 def timeless(record):
     return {key: value for key, value in record.items() if key != "seconds"}
+
+
+# --- the same lines, however the runs are run
+
+
+SCENE = "04_prompts/edit"
+EDIT = "Add the line buy eggs to shopping.md."
+PLAYED = functools.partial(classroom.connect, SCENE)
+AT = {"workspace": CHAPTERS / CHAPTER / "workspace", "turn_limit": 4}
+PROMPTED = {name: variant(prompt=name) for name in PROMPTS}
+
+
+def lines(path):
+    return sorted(json.dumps(timeless(json.loads(line))) for line in path.read_text().splitlines())
+
+
+@pytest.fixture(scope="module")
+def in_sequence(tmp_path_factory):
+    out = tmp_path_factory.mktemp("sequence") / "o.jsonl"
+    compare(PROMPTED, EDIT, 12, PLAYED, **AT, out=out)
+    return lines(out)
+
+
+def test_threads_give_the_same_lines(in_sequence, tmp_path):
+    with concurrent.futures.ThreadPoolExecutor(4) as executor:
+        compare(PROMPTED, EDIT, 12, PLAYED, **AT, out=tmp_path / "o.jsonl", executor=executor)
+    assert lines(tmp_path / "o.jsonl") == in_sequence
+
+
+KILLED = """
+import functools, sys, time
+import classroom
+from tiny_agent.experiment import compare, variant
+
+def slowly(finished, of):
+    print(len(finished), flush=True)
+    time.sleep(0.05)
+
+task, scene, workspace, out = sys.argv[1:]
+variants = {name: variant(prompt=name) for name in ("plain", "careful")}
+connect = functools.partial(classroom.connect, scene)
+compare(variants, task, 12, connect, workspace=workspace, turn_limit=4, out=out, progress=slowly)
+"""
+ON_A_CLUSTER = """
+import functools, sys
+import classroom
+from distributed import Client, LocalCluster
+from tiny_agent.experiment import compare, variant
+
+def main():
+    task, scene, workspace, out = sys.argv[1:]
+    variants = {name: variant(prompt=name) for name in ("plain", "careful")}
+    at = {"workspace": workspace, "turn_limit": 4, "out": out}
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        print("worker processes:", len(client.ncores()))
+        executor = client.get_executor()
+        compare(variants, task, 12, functools.partial(classroom.connect, scene), **at, executor=executor)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def script(tmp_path, text):
+    (tmp_path / "script.py").write_text(text)
+    out = tmp_path / "o.jsonl"
+    return out, [sys.executable, str(tmp_path / "script.py"), EDIT, SCENE, str(AT["workspace"]), str(out)]
+
+
+def test_a_run_that_was_killed_and_gone_on_with_gives_the_same_lines(in_sequence, tmp_path):
+    out, args = script(tmp_path, KILLED)
+    with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as going:
+        for line in going.stdout:
+            if int(line) == 7:
+                going.kill()
+                break
+    assert 7 <= len(out.read_text().splitlines()) < 24
+    compare(PROMPTED, EDIT, 12, PLAYED, **AT, out=out)
+    assert lines(out) == in_sequence
+
+
+def test_a_dask_cluster_gives_the_same_lines(in_sequence, tmp_path):
+    """Two worker processes of their own: what the README says about many machines is this."""
+    out, args = script(tmp_path, ON_A_CLUSTER)
+    done = subprocess.run(args, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "worker processes: 2\n"), done.stderr
+    assert lines(out) == in_sequence
+
+
+# --- the command
+
+
+TASK = "Read README.md and tell me what the project does."
+WORDS = ["--description", "Read a file", "--description", "Read a file. USE THIS BEFORE WRITING to a file"]
+
+
+def experiment_command(*args, **env):
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(("TINY_AGENT_", "ANTHROPIC_"))}
+    done = [sys.executable, "-m", "tiny_agent.experiment", *args]
+    return subprocess.run(done, cwd=ROOT, capture_output=True, text=True, input="", env={**plain, **env})
+
+
+def test_the_command_of_the_readme_prints_the_table_and_the_verdict():
+    done = experiment_command("--tool", "read_file", *WORDS, "--runs", "5", TASK)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("A: read_file: 'Read a file' · tools: read_file, write_file, list_dir\nB: ")
+    assert "recorded 20" in done.stdout
+    assert re.search(r"^runs +5 +5$", done.stdout, re.M)
+    assert re.search(r"^read_file first +\d of 5 \(\d+% to \d+%\) +\d of 5", done.stdout, re.M)
+    assert "first call on the task's path:\n  A " in done.stdout
+
+
+def test_a_word_that_was_changed_is_missed_and_named():
+    done = experiment_command("--description", "Read a  file", "--runs", "1", TASK)
+    assert done.returncode == 1
+    assert "tools[0].description: recorded" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["toml", "json"])
+def test_variants_come_from_a_file(tmp_path, kind):
+    fields = {"short": {"descriptions": {"read_file": "Read a file"}}}
+    toml = '[short]\ndescriptions = {read_file = "Read a file"}\n'
+    (tmp_path / f"v.{kind}").write_text(toml if kind == "toml" else json.dumps(fields))
+    done = experiment_command("--variants", str(tmp_path / f"v.{kind}"), "--runs", "2", TASK)
+    assert done.stdout.startswith("short: read_file: 'Read a file'"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--tool", "raed_file", "--description", "x", "Go."], "There is no tool 'raed_file'."),
+        (["--runs", "0", "Go."], "'0' is no number from 1 up"),
+        (["--variants", "nowhere.toml", "Go."], "nowhere.toml cannot be read as variants"),
+        (["--measure", "luck", "Go."], "There is no measure 'luck'. There are: read_file first"),
+        (["--scene", "04_prompts/none", "Go."], "There is no recording"),
+        (["--prompt", "wild", "Go."], "There is no prompt 'wild'."),
+        (["--workspace", "nowhere", "Go."], "There is no workspace nowhere."),
+        (["--out", "nowhere/o.jsonl", "Go."], "nowhere/o.jsonl"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_run_is_said_in_a_line(args, said):
+    done = experiment_command(*args)
+    assert done.returncode
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_provider_is_asked_only_after_a_yes():
+    with serving(rest=(500, {}, b"{}")) as server:
+        env = {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "k"}
+        done = experiment_command(*WORDS, "--backend", "anthropic", "--runs", "3", "--max-calls", "20", TASK, **env)
+    assert (done.returncode, server.seen) == (1, [])
+    assert "6 runs of at most 4 turns: at most 20 requests." in done.stderr
+    assert done.stderr.endswith("Go on? [y/N] Nothing was asked.\n")
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path, monkeypatch, capsys):
+    """The interrupt comes in the third run, as the key would send it."""
+    asked = importlib.import_module(f"{tiny_agent.__name__}.command")
+
+    def reply(run, request, turn):
+        return KeyboardInterrupt() if run == "3" else reads_then_answers(run, request, turn)
+
+    connect = model(reply)
+    monkeypatch.setattr(asked, "connect", lambda scene, backend, run: connect(run))
+    out = tmp_path / "o.jsonl"
+    line = ["experiment", "--description", "x", "--runs", "9", "--out", str(out), "--workspace", str(folder), "Go."]
+    monkeypatch.setattr(sys, "argv", line)
+    asked.main()
+    said = capsys.readouterr()
+    assert f"Broken off after 2 runs: they are in {out}, and the same command goes on." in said.err
+    assert re.search(r"^runs +2$", said.out, re.M)
+    assert len(out.read_text().splitlines()) == 2
+
+
+def test_the_command_of_the_agent_takes_a_prompt():
+    done = command(CHAPTER, EDIT, "--prompt", "plain", "--scene", SCENE, "--run", "1")
+    assert "[turn 1 · " in done.stderr
+    assert "not recorded" not in done.stderr
+
+
+def test_importing_the_package_brings_neither_scipy_nor_the_classroom():
+    names = "import sys, tiny_agent, tiny_agent.experiment; print({'scipy', 'classroom', 'tqdm'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", names], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+# --- the chapter
+
+
+def test_the_agent_did_not_change_by_a_letter():
+    for name in ("agent.py", "context.py", "tools.py"):
+        assert (ROOT / "chapters" / "03_tools" / "tiny_agent" / name).read_bytes() == (
+            classroom.versions.package(CHAPTER) / name
+        ).read_bytes()
+
+
+def test_the_solutions_in_the_notebook_pass_the_checks_of_the_notebook(monkeypatch):
+    notebook = cells(CHAPTER)
+    names = {"classroom": classroom, "tiny_agent": tiny_agent}
+    monkeypatch.chdir(CHAPTERS / CHAPTER)
+    for cell in notebook:
+        if cell.cell_type == "code" and "classroom.begin" not in cell.source and "explain" not in cell.source:
+            exec(cell.source, names)
+    assert names["check_enough"](names["enough"], names["smallest"]).startswith("not yet")
+    assert names["check_keep"](names["KEEP"]) == "not yet"
+    first = next(i for i, cell in enumerate(notebook) if cell.source.startswith("## Exercise 1"))
+    for solution in solutions(notebook[first:]):
+        exec(solution, names)
+    assert names["check_enough"](names["enough"], names["smallest"]) == "done"
+    assert names["check_keep"](names["KEEP"]) == "done"

@@ -275,3 +275,12 @@ def test_without_the_local_model_the_way_to_it_is_said(monkeypatch):
     monkeypatch.setattr(llama.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ClassroomError, match=r"not installed\. Run `make live` once"):
         chances(request())
+
+
+def test_where_half_a_letter_is_likeliest_the_model_is_still_read():
+    """Where half of a letter was drawn, llama.cpp left out its list of likely tokens."""
+    for _ in range(10):
+        with llama.reading("日本" * 20, prefix="") as next_tokens:
+            (_, text, probability), *_ = next_tokens([], 5)
+            assert text == "\N{REPLACEMENT CHARACTER}"
+            assert probability > 0.5

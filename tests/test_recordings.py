@@ -4,6 +4,9 @@ import concurrent.futures
 import datetime
 import gzip
 import json
+import signal
+import subprocess
+import sys
 
 import httpx
 import pytest
@@ -11,7 +14,7 @@ from conftest import JSON, serving
 
 import classroom
 from classroom import ClassroomError, backends, recordings
-from classroom.recordings import RecordedTransport, Recorder, dump, load, save
+from classroom.recordings import Draft, RecordedTransport, Recorder, dump, load, save
 
 PROVENANCE = {"kind": "recorded", "backend": "anthropic", "model": "m", "date": "2026-11-30"}
 
@@ -38,7 +41,7 @@ def ask(client, body, run="1"):
 def recording_from(tmp_path, answer, path="scene.json"):
     """A client that records what `answer(request)` gives, and the file it records into."""
     file = tmp_path / path
-    recorder = Recorder(httpx.MockTransport(answer), file, recording())
+    recorder = Recorder(httpx.MockTransport(answer), file, Draft(recording()))
     return httpx.Client(transport=recorder, base_url="http://test"), file
 
 
@@ -133,7 +136,7 @@ def test_what_was_recorded_plays_back_the_same(tmp_path):
 
 
 def test_a_second_connection_that_asks_the_same_is_not_recorded_twice(tmp_path):
-    shared, file = recording(), tmp_path / "scene.json"
+    shared, file = Draft(recording()), tmp_path / "scene.json"
     for _ in range(2):
         transport = Recorder(httpx.MockTransport(lambda request: httpx.Response(200, json="a")), file, shared)
         ask(httpx.Client(transport=transport, base_url="http://test"), {"q": 1})
@@ -297,6 +300,32 @@ def test_any_changed_byte_is_found(tmp_path):
         assert found, whole[max(0, i - 20) : i + 20]
 
 
+@pytest.mark.parametrize("tools", [None, True, 0, 1, -1, 1.0, "x", {}, {"0": []}, [], [[0]], [{"name": "read"}]])
+def test_a_request_comes_back_with_its_tools_whatever_json_value_they_are(tmp_path, tools):
+    whole = recording(("1", {"tools": [{"name": "read"}]}, "a"), ("1", {"tools": tools}, "b"), ("1", {}, "c"))
+    save(tmp_path / "scene.json", whole)
+    assert recordings.canonical(load(tmp_path / "scene.json")["exchanges"]) == recordings.canonical(whole["exchanges"])
+
+
+def test_tools_that_only_python_takes_for_equal_are_kept_apart_and_equal_ones_stand_once(tmp_path):
+    lists = [[{"minimum": 1}], [{"minimum": True}], [{"minimum": 1.0}], [{"minimum": 1}]]
+    save(tmp_path / "scene.json", recording(*(("1", {"tools": tools}, "a") for tools in lists)))
+    written = json.loads((tmp_path / "scene.json").read_text())
+    assert json.dumps(written["tools"]) == '[[{"minimum": 1}], [{"minimum": true}], [{"minimum": 1.0}]]'
+    assert [exchange["request"]["tools"] for exchange in written["exchanges"]] == [0, 1, 2, 0]
+    assert str([e["request"]["tools"] for e in load(tmp_path / "scene.json")["exchanges"]]) == str(lists)
+
+
+@pytest.mark.parametrize("place", ["-1", "true", "2", "1.0", "null", '"1"', "[]"])
+def test_a_place_that_is_none_in_the_list_of_tools_is_told_as_broken(tmp_path, place):
+    file = tmp_path / "01_loop" / "recordings" / "scene.json"
+    save(file, recording(("1", {"tools": ["a"]}, "x"), ("1", {"tools": ["b"]}, "y")))
+    file.write_text(file.read_text().replace('"tools": 1', f'"tools": {place}'))
+    with pytest.raises(ClassroomError) as caught:
+        load(file)
+    assert f"is broken ({place} is no place in its list of tools). Get it back with" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -406,6 +435,71 @@ def test_eight_threads_record_into_one_whole_file(tmp_path):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: ask(client, {"n": n}), range(80)))
     assert sorted(e["request"]["n"] for e in load(file)["exchanges"]) == list(range(80))
+
+
+def test_the_file_that_grew_is_to_the_byte_the_one_that_is_written_at_once(tmp_path):
+    client, file = recording_from(tmp_path, lambda request: httpx.Response(200, json="é"))
+    asked = [{"n": 0, "tools": ["a"]}, {"n": 1}, {"n": 2, "tools": ["b"]}, {"n": 3, "tools": ["a"]}]
+    for n, body in enumerate(asked, 1):
+        ask(client, body)
+        assert file.read_text(encoding="utf-8") == dump(recording(*(("1", body, "é") for body in asked[:n])))
+
+
+def test_what_is_refused_leaves_no_trace_in_what_is_recorded_next(tmp_path):
+    answers = iter(["sk-test-AAAABBBBCCCCDDDD", "ok"])
+    client, file = recording_from(tmp_path, lambda request: httpx.Response(200, json=next(answers)))
+    with pytest.raises(ClassroomError, match="was not saved: a key"):
+        ask(client, {"q": 1, "tools": ["a"]})
+    ask(client, {"q": 2, "tools": ["b"]})
+    assert file.read_text() == dump(recording(("1", {"q": 2, "tools": ["b"]}, "ok")))
+
+
+def test_what_could_not_be_written_is_in_the_file_with_the_next_exchange(tmp_path, monkeypatch):
+    client, file = recording_from(tmp_path, lambda request: httpx.Response(200, json="ok"))
+    with monkeypatch.context() as full:
+        full.setattr("os.replace", lambda a, b: (_ for _ in ()).throw(OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            ask(client, {"q": 1})
+    ask(client, {"q": 2})
+    assert [exchange["request"]["q"] for exchange in load(file)["exchanges"]] == [1, 2]
+
+
+KILLED = """
+import os, pathlib, signal, sys
+import httpx
+from classroom.recordings import Draft, Recorder
+draft = Draft({"scene": "01_loop/test", "provenance": {"kind": "recorded"}, "exchanges": []})
+recorder = Recorder(httpx.MockTransport(lambda r: httpx.Response(200, text="ok")), pathlib.Path(sys.argv[1]), draft)
+client = httpx.Client(transport=recorder, base_url="http://test")
+for n in range(3):
+    client.post("/v1/messages", json={"n": n})
+with client.stream("POST", "/v1/messages", json={"n": 3}):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_every_finished_exchange_is_in_the_file_when_the_process_is_killed(tmp_path):
+    killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "scene.json"])
+    assert killed.returncode == -signal.SIGKILL
+    assert [e["request"]["n"] for e in load(tmp_path / "scene.json")["exchanges"]] == [0, 1, 2]
+
+
+def test_connections_of_one_scene_record_into_one_file_from_any_thread_and_however_the_folder_is_written(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k-test-12345678")
+    reply = {"type": "message", "role": "assistant", "content": [], "stop_reason": "end_turn", "usage": {}}
+    answer = httpx.MockTransport(lambda request: httpx.Response(200, json=reply))
+    monkeypatch.setattr(backends, "Provider", lambda url, headers: answer)
+    clients = []
+    for folder in ("new", str(tmp_path / "new")):
+        monkeypatch.setenv("TINY_AGENT_RECORD", folder)
+        clients += [classroom.connect("01_loop/shared", backend="anthropic", run=run) for run in (1, 2)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: clients[n % 4].post("/v1/messages", json={"n": n}), range(80)))
+    recorded = load(tmp_path / "new" / "01_loop" / "recordings" / "shared.json")["exchanges"]
+    assert sorted((e["request"]["n"], e["run"]) for e in recorded) == [(n, str(n % 2 + 1)) for n in range(80)]
 
 
 def test_a_miss_shows_the_text_around_the_first_difference():

@@ -18,9 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tiny_agent", description="Give the agent a task.")
     parser.add_argument("task", nargs="?", help="without one, the run goes on from --context as it is")
     parser.add_argument("--backend", help="recorded (the default), local, anthropic or openai")
-    parser.add_argument(
-        "--scene", default="04_prompts/notes", help="the recording to answer from (default: %(default)s)"
-    )
+    parser.add_argument("--scene", default="03_tools/notes", help="the recording to answer from (default: %(default)s)")
     parser.add_argument("--run", default="9", help="which run of it; for the local model, the seed (default: 9)")
     parser.add_argument("--context", help="a file to go on from, if it is there, and to save the context to at the end")
     parser.add_argument("--prompt", choices=PROMPTS, help="the system prompt (default: none, or that of --context)")

@@ -106,6 +106,10 @@ def plan(
 
     Raises ExperimentError where `out` holds runs of a variant that was another one then.
     """
+    if not Path(workspace).is_dir():
+        raise ExperimentError(f"There is no workspace {workspace}. It is the folder that each run gets a copy of.")
+    if out and not Path(out).parent.is_dir():
+        raise ExperimentError(f"{out} cannot be written: there is no such folder.")
     with connect(run="1") as client:
         asked = [task, client.model, turn_limit, sorted(graders), contents(Path(workspace))]
     marks = {name: digest([*asked, variant]) for name, variant in variants.items()}
