@@ -95,6 +95,8 @@ def run(args: argparse.Namespace) -> None:
         except KeyboardInterrupt:
             kept = f"they are in {args.out}, and the same command goes on" if args.out else "--out FILE keeps them"
             print(f"\nBroken off after {len(finished)} runs: {kept}.", file=sys.stderr)
+    seconds = [record["seconds"] for record in finished if "seconds" in record]
+    print(f"[{sum(seconds) / max(len(seconds), 1):.2f} seconds a run]", file=sys.stderr)
     print("\n".join(dict.fromkeys(record["source"] for record in finished if "source" in record)))
     print(f"\n{table(finished)}\n\n{verdict(finished, args.measure)}" if finished else "No run was finished.")
 

@@ -48,7 +48,7 @@ RATES = {
     "read before it was written": read_before_write,
     "ended in an answer": lambda record: record["stopped"] == "end_turn",
 }
-MEANS = ("turns", "input_tokens", "output_tokens", "seconds")
+MEANS = ("turns", "input_tokens", "output_tokens")
 
 
 def rates(records: list[dict]) -> dict[str, Rate]:
