@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -423,13 +424,13 @@ def runs_of(**counts):
 
 def test_a_difference_between_two_is_tested_exactly_and_said_in_words():
     assert measures.verdict(runs_of(a=(3, 50), b=(30, 50)), "read_file first") == (
-        "read_file first:\n  a 3 of 50, b 30 of 50: p = 6.5e-09: a difference"
+        "read_file first (p by Fisher's exact test)\n  a 3 of 50, b 30 of 50: p = 6.5e-09, a difference"
     )
     assert measures.verdict(runs_of(a=(22, 50), b=(26, 50)), "read_file first") == (
-        "read_file first:\n  a 22 of 50, b 26 of 50: p = 0.55: no difference shown; "
-        "one as large as seen takes about 611 runs of each"
+        "read_file first (p by Fisher's exact test)\n"
+        "  a 22 of 50, b 26 of 50: p = 0.55, no difference shown (one as large would take about 611 runs of each)"
     )
-    assert measures.verdict(runs_of(a=(25, 50), b=(25, 50)), "read_file first").endswith("p = 1: no difference shown")
+    assert measures.verdict(runs_of(a=(25, 50), b=(25, 50)), "read_file first").endswith("p = 1, no difference shown")
 
 
 def test_several_pairs_are_corrected_by_holm():
@@ -591,7 +592,7 @@ def test_the_command_of_the_readme_prints_the_table_and_the_verdict():
     assert "recorded 20" in done.stdout
     assert re.search(r"^runs +5 +5$", done.stdout, re.M)
     assert re.search(r"^read_file first +\d of 5 \(\d+% to \d+%\) +\d of 5", done.stdout, re.M)
-    assert "first call on the task's path:\n  A " in done.stdout
+    assert "first call on the task's path (p by Fisher's exact test)\n  A " in done.stdout
 
 
 def test_a_word_that_was_changed_is_missed_and_named():
@@ -659,8 +660,11 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path, m
     assert len(out.read_text().splitlines()) == 2
 
 
-def test_the_command_of_the_agent_takes_a_prompt():
-    done = command(CHAPTER, EDIT, "--prompt", "plain", "--scene", SCENE, "--run", "1")
+def test_the_command_of_the_agent_takes_a_prompt(tmp_path):
+    shutil.copytree(AT["workspace"], tmp_path / "ws")
+    done = command(
+        CHAPTER, EDIT, "--prompt", "plain", "--scene", SCENE, "--run", "1", "--workspace", str(tmp_path / "ws")
+    )
     assert "[turn 1 · " in done.stderr
     assert "not recorded" not in done.stderr
 
@@ -686,7 +690,7 @@ def test_the_solutions_in_the_notebook_pass_the_checks_of_the_notebook(monkeypat
     names = {"classroom": classroom, "tiny_agent": tiny_agent}
     monkeypatch.chdir(CHAPTERS / CHAPTER)
     for cell in notebook:
-        if cell.cell_type == "code" and "classroom.begin" not in cell.source and "explain" not in cell.source:
+        if cell.cell_type == "code" and "classroom.begin" not in cell.source:
             exec(cell.source, names)
     assert names["check_enough"](names["enough"], names["smallest"]).startswith("not yet")
     assert names["check_keep"](names["KEEP"]) == "not yet"

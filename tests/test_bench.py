@@ -83,7 +83,7 @@ def test_a_run_without_widgets_gives_the_source_the_table_and_the_verdict(tmp_pa
     text = repr(bench(tmp_path, runs=3).run())
     assert text.startswith("a <i>script</i>\n\n")
     assert re.search(r"^first call on the task's path +3 of 3 \(44% to 100%\) +3 of 3", text, re.M)
-    assert text.endswith("read_file first:\n  A 3 of 3, B 3 of 3: p = 1: no difference shown")
+    assert text.endswith("A 3 of 3, B 3 of 3: p = 1, no difference shown")
 
 
 def test_each_description_is_a_variant_and_what_the_model_saw_is_what_was_sent(tmp_path):

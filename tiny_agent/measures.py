@@ -147,14 +147,13 @@ def share(k: int, n: int) -> str:
 
 def verdict(records: list[dict], measure: str) -> str:
     """Whether the variants differ in one measure, a line for each pair."""
-    found, lines = differences(records, measure), []
+    found = differences(records, measure)
+    corrected = f", corrected for {len(found)} pairs" if len(found) > 1 else ""
+    lines = [f"{measure} (p by Fisher's exact test{corrected})"]
     for one in found:
         (a, m), (b, n) = one["counts"]
-        seen = f"{one['pair'][0]} {a} of {m}, {one['pair'][1]} {b} of {n}: p = {one['p']:.2g}"
-        if len(found) > 1:
-            seen += f", corrected for {len(found)} pairs {one['corrected']:.2g}"
         shown = "a difference" if one["corrected"] < LEVEL else "no difference shown"
         if one["corrected"] >= LEVEL and one["needed"]:
-            shown += f"; one as large as seen takes about {one['needed']} runs of each"
-        lines.append(f"  {seen}: {shown}")
-    return "\n".join([f"{measure}:", *lines])
+            shown += f" (one as large would take about {one['needed']:,} runs of each)"
+        lines.append(f"  {one['pair'][0]} {a} of {m}, {one['pair'][1]} {b} of {n}: p = {one['corrected']:.2g}, {shown}")
+    return "\n".join(lines)
