@@ -442,7 +442,7 @@ from classroom.backends import Client
 
 def connect(run):
     def answer(request):
-        time.sleep(0.3)
+        time.sleep(0.6)
         words = json.loads(request.content)["tools"][0]["description"]
         call = {"type": "tool_use", "id": "t", "name": "read_file", "input": {"path": f"{words}<u>"}}
         return httpx.Response(200, json={"content": [call], "stop_reason": "tool_use", "usage": {"output_tokens": 1}})
@@ -508,14 +508,11 @@ def test_in_jupyterlab_the_bench_works_by_keyboard_and_in_the_dark(lab, tmp_path
     press("Control+Enter")
     for label in ("Task", "Tool", "Runs of each", "Backend", "Description A", "Description B", "File", "Measure"):
         expect(page.get_by_label(label, exact=True)).to_have_count(1, timeout=60_000)
-    run, description = (
-        page.get_by_role("button", name="Run", exact=True),
-        page.get_by_label("Description A", exact=True),
-    )
+    run = page.get_by_role("button", name="Run", exact=True)
     expect(page.get_by_text("chances of the next step")).to_have_count(2, timeout=120_000)
 
     before = page.locator(".jp-OutputArea").first.inner_text()
-    description.focus()
+    page.get_by_label("Description A", exact=True).focus()
     press("End")
     page.keyboard.type("e")
     expect(page.get_by_text("asking for the chances")).to_have_count(1)
@@ -524,11 +521,11 @@ def test_in_jupyterlab_the_bench_works_by_keyboard_and_in_the_dark(lab, tmp_path
 
     run.focus()
     press("Enter")
-    expect(status).to_have_text(re.compile(r"2 of 10 runs, about \d s left"))
+    expect(status).to_have_text(re.compile(r"[1-9] of 10 runs, about \d+ s left"))
     expect(run).to_be_disabled()
     press("Tab")  # from Run, which cannot be pressed now, to Cancel
     press("Space")
-    expect(status).to_have_text(re.compile(r"Cancelled\. [2-9] runs were finished, and are kept\."))
+    expect(status).to_have_text(re.compile(r"Cancelled\. [1-9] runs were finished, and are kept\."))
     expect(page.get_by_role("figure")).to_be_visible()
 
     expect(run).to_be_enabled()
@@ -537,8 +534,8 @@ def test_in_jupyterlab_the_bench_works_by_keyboard_and_in_the_dark(lab, tmp_path
     page.locator(".jp-Notebook .cm-content").last.click()
     press("Control+Enter")
     expect(page.get_by_text("42 free")).to_be_visible()  # another cell is answered during the runs
-    expect(status).to_have_text(re.compile(r"\d+ of 10 runs"))
-    expect(status).to_have_text(re.compile(r"10 runs, in \d s\."), timeout=30_000)
+    expect(status).to_have_text(re.compile(r"\d of 10 runs"))
+    expect(status).to_have_text(re.compile(r"10 runs, in \d+ s\."), timeout=30_000)
     page.get_by_label("Measure", exact=True).select_option("first call on the task's path")
     figure = page.get_by_role("figure")
     expect(figure).to_contain_text("first call on the task's path, with 95% intervals")
