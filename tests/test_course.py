@@ -200,3 +200,11 @@ def test_a_half_installed_environment_is_said_in_a_line(copy):
     assert done.returncode
     assert "The installation in .venv is not whole. Type 'make clean', then the same command again." in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
+
+
+# --- the other texts
+
+
+def test_every_version_that_is_here_stands_in_the_list_of_changes_newest_first():
+    entries = re.findall(r"^## (v[\d.]+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert [entry for entry in entries if entry in set(map(taught, chapters()))] == [*map(taught, chapters())][::-1]
