@@ -23,7 +23,7 @@ DRAWN, UNCUT = 0.001, 0.05  # a beginning of a step that is less likely than bot
 
 
 class Chances:
-    """What `chances` returns. Each dict has a step (a tool's name, ANSWER, INVENTED) for key and sums to 1.
+    """What `chances` returns. Each dict has a step (a tool's name, ANSWER, INVENTED) for key; they sum to 1.
 
     `steps`: how often the step is drawn, over many seeds, by the settings of the model id: what runs are sampled from.
     A step at 0 is cut off and never drawn. `uncut`: the same at temperature 1 and with nothing cut, to within some

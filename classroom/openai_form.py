@@ -4,6 +4,7 @@ Handles text, tools, calls, results and the usage; a server that streams without
 not judge a call: arguments that are no JSON object are handed on as they came, for the loop to answer.
 """
 
+import codecs
 import json
 import math
 from collections.abc import Iterable, Iterator
@@ -12,13 +13,14 @@ import httpx
 import httpx_sse
 
 from . import providers
-from .errors import ClassroomError
+from .errors import NoAnswer
 
 # OpenAI's tool message has no field that says a call failed, so the text says it. A good result that happens to begin
 # like a mark gets the other mark, so that the way back is never in doubt.
 ERROR_MARK, RESULT_MARK = "[tool error] ", "[tool result] "
 # What finish_reason says, in any case. After DONE what stands in the reply decides; another one is handed on as it is.
-DONE = ("", "stop", "tool_calls", "tool_call", "function_call")
+CALLED = ("tool_calls", "tool_call", "function_call")
+DONE = ("", "stop", *CALLED)
 STOP_REASONS = {"length": "max_tokens", "max_tokens": "max_tokens", "content_filter": "refusal"}
 
 
@@ -36,14 +38,14 @@ class Transport(httpx.BaseTransport):
         try:
             completion = joined(_chunks(response, self.who)) if streamed else json.loads(response.content)
             if completion.get("error"):
-                raise ClassroomError(f"{self.who} answered with an error: {providers.error_in(completion)}")
+                raise NoAnswer(f"{self.who} answered with an error: {providers.error_in(completion)}")
             # json.dumps and not httpx's json=, which raises where a call holds NaN or half a surrogate pair.
             message = json.dumps(from_openai(completion)).encode()
             return httpx.Response(200, headers={"content-type": "application/json"}, content=message)
         except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError):
-            raise ClassroomError(
+            raise NoAnswer(
                 f"{self.who} answered with JSON that is not a chat completion. Is this the right OPENAI_BASE_URL? "
-                f"What came begins: {response.text[:200]!r}"
+                f"What came begins: {response.content[:200].decode(errors='replace')!r}"
             ) from None
 
     def close(self) -> None:
@@ -133,7 +135,8 @@ def from_openai(completion: dict) -> dict:
         function = call["function"]
         input = _input(function.get("arguments"))
         content.append({"type": "tool_use", "id": id, "name": function.get("name") or "", "input": input})
-    done = "refusal" if message.get("refusal") else "tool_use" if taken else "end_turn"
+    called = taken or finish.lower() in CALLED  # said, and none came: the loop names it, and goes no further
+    done = "refusal" if message.get("refusal") else "tool_use" if called else "end_turn"
     usage = completion.get("usage") or {}
     return {
         "id": completion.get("id", ""),
@@ -224,16 +227,20 @@ def _agree(known: object, new: object) -> bool:
 
 def _chunks(response: httpx.Response, who: str) -> Iterator[dict]:
     """The chunks of a stream, with the first choice alone. Raises ClassroomError where the stream was broken off."""
-    response.headers["content-type"] = "text/event-stream"  # the only spelling that httpx_sse takes
+    # httpx_sse takes this spelling of the type only, and a byte order mark for a part of the first line.
+    text = response.content.removeprefix(codecs.BOM_UTF8)
+    response = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=text)
     finished = False
     for event in httpx_sse.EventSource(response).iter_sse():
         if event.data == "[DONE]":
             return
+        if not event.data:
+            continue
         chunk = json.loads(event.data)
-        if event.event == "error" or chunk.get("error"):
-            raise ClassroomError(f"{who} broke off its answer: {providers.error_in(chunk)}")
+        if event.event == "error" or chunk.get("error") or not {"choices", "usage"} & set(chunk):
+            raise NoAnswer(f"{who} broke off its answer: {providers.error_in(chunk)}")
         choices = [choice for choice in chunk.get("choices") or [] if not choice.get("index")]
         finished = finished or any(choice.get("finish_reason") for choice in choices)
         yield {**chunk, "choices": choices}
     if not finished:
-        raise ClassroomError(f"{who} broke off its answer: neither a finish_reason nor [DONE] came. Try again.")
+        raise NoAnswer(f"{who} broke off its answer: neither a finish_reason nor [DONE] came. Try again.")

@@ -87,7 +87,7 @@ class Checked(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         try:
-            return self._checked(self.inner.handle_request(request), b'"stream"' in request.read())
+            return self._checked(self.inner.handle_request(request), _streams(request))
         except httpx.TimeoutException:
             raise NoAnswer(f"{self.who} did not answer in time. Try again, or use backend='recorded'.") from None
         except httpx.DecodingError:
@@ -111,7 +111,7 @@ class Checked(httpx.BaseTransport):
             body = json.loads(whole.content)
         except (ValueError, RecursionError):
             if whole.is_success:
-                raise ClassroomError(
+                raise NoAnswer(
                     f"{self.who} answered HTTP {whole.status_code} with {kind}, which is not JSON. "
                     "Is this the address of a model's API?"
                 ) from None
@@ -121,7 +121,7 @@ class Checked(httpx.BaseTransport):
             kind_of_error = ClassroomError if hopeless else NoAnswer
             raise kind_of_error(f"{self.who} {_meaning(whole.status_code, error_in(body))}")
         if not (isinstance(body, dict) and isinstance(body.get(self.field), list)):
-            raise ClassroomError(f"{self.who} answered with JSON that is no model's reply: {error_in(body)}")
+            raise NoAnswer(f"{self.who} answered with JSON that is no model's reply: {error_in(body)}")
         return whole
 
     def close(self) -> None:
@@ -139,6 +139,14 @@ def _meaning(status: int, said: str) -> str:
     if status == 404:
         return f"knows no such address or model (HTTP 404: {said}). TINY_AGENT_MODEL sets the model's id."
     return f"refused the request (HTTP {status}: {said})."
+
+
+def _streams(request: httpx.Request) -> bool:
+    """Whether a stream was asked for, by the field and not by a word somewhere in the text."""
+    try:
+        return bool(json.loads(request.read()).get("stream"))
+    except (ValueError, AttributeError, RecursionError):
+        return False
 
 
 def error_in(body: object) -> str:

@@ -1,5 +1,6 @@
 """Chapter 3: calls are checked and run in three layers, failures are told, and nothing that a model says breaks it."""
 
+import concurrent.futures
 import copy
 import importlib
 import io
@@ -232,6 +233,14 @@ def test_a_tool_of_the_server_may_be_offered_and_is_not_run_here(folder):
     assert run_tool("web_search", {}, folder, [search, TOOLS[0]]) == {
         "error": "There is no tool 'web_search'. There are: read_file."
     }
+
+
+@pytest.mark.parametrize("content", ["x\udcff", "\ud800"])
+@pytest.mark.parametrize("path", ["notes.txt", "\udcff.txt"])
+def test_half_a_letter_is_refused_before_anything_is_run(folder, path, content):
+    outcome = run_tool("write_file", {"path": path, "content": content}, folder)
+    assert "holds half of a letter" in outcome["error"]
+    assert os.listdir(folder) == ["notes.txt"]
 
 
 # --- one cap
@@ -770,6 +779,36 @@ def test_a_reply_nested_to_any_depth_is_run_and_can_be_saved_or_is_refused(folde
     assert Context.load(folder / "context.json").messages == context.messages
 
 
+def test_a_context_that_was_saved_whole_may_have_any_limits(tmp_path):
+    for context in (Context(turn_limit=0), Context(compact_above=0.5), Context(turn_limit=5)):
+        context.save(tmp_path / "c.json")
+        assert vars(Context.load(tmp_path / "c.json")) == vars(context)
+
+
+def test_two_who_save_to_one_file_never_leave_half_of_it(tmp_path):
+    """Each writes a draft of its own."""
+    context = Context()
+    context.append({"role": "user", "content": "x" * 100_000})
+
+    def save_and_load():
+        for _ in range(20):
+            context.save(tmp_path / "c.json")
+            assert Context.load(tmp_path / "c.json").messages == context.messages
+
+    with concurrent.futures.ThreadPoolExecutor(4) as executor:
+        for done in [executor.submit(save_and_load) for _ in range(4)]:
+            done.result()
+    assert os.listdir(tmp_path) == ["c.json"]
+
+
+def test_a_run_goes_on_after_a_malformed_reply_to_a_paused_one(folder):
+    paused = {"stop_reason": "pause_turn", "content": [{"type": "text", "text": "So far."}]}
+    context = Context()
+    run("Go.", classroom.scripted(paused, {"content": None}), workspace=folder, context=context)
+    assert context.stopped.startswith("malformed_reply")
+    assert run(None, classroom.scripted(says("Done.")), workspace=folder, context=context) == "Done."
+
+
 @pytest.mark.parametrize(
     "saved",
     [
@@ -786,7 +825,9 @@ def test_a_reply_nested_to_any_depth_is_run_and_can_be_saved_or_is_refused(folde
         '{"messages": [{"role": "user", "content": [{"type": "tool_use", "id": []}]}]}',
         '{"messages": [{"role": "assistant", "content": "x"}]}',
         '{"messages": [], "turn_limit": "20"}',
-        '{"messages": [], "turn_limit": 0}',
+        '{"messages": [], "turn_limit": -1}',
+        '{"messages": [], "turn_limit": Infinity}',
+        '{"messages": [{"role": "user", "content": [{"type": "x", "n": NaN}]}]}',
         '{"messages": [], "usage": 7}',
         '{"messages": [], "usage": [7]}',
         '{"messages": [], "usage": [{"input_tokens": "x"}]}',
@@ -847,14 +888,17 @@ def test_the_command_prints_a_line_for_a_reply_that_is_no_message(capsys):
     ("option", "said"),
     [
         (["--workspace", "nowhere"], "--workspace nowhere is no folder"),
-        (["--context", "nowhere/c.json"], "--context nowhere/c.json is a folder, or in a folder that is not there"),
-        (["--context", "."], "--context . is a folder, or in a folder that is not there"),
+        (["--context", "nowhere/c.json"], "--context nowhere/c.json is no file, or in a folder that is not there"),
+        (["--context", "x" * 300], "File name too long: '" + "x" * 300 + "'"),
+        (["--context", "."], "--context . is no file, or in a folder that is not there"),
     ],
     ids=str,
 )
 def test_the_command_refuses_a_path_that_is_not_there_before_anything_is_asked(option, said):
     done = command(CHAPTER, "Go.", *option)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert done.returncode
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].endswith(said)
 
 

@@ -126,7 +126,7 @@ def test_a_record_says_what_was_called_what_failed_and_what_it_cost(folder):
 
     (record,) = compare({"one": variant()}, "Go.", 1, model(reply), workspace=folder)
     assert record.pop("seconds") >= 0
-    assert len(record.pop("mark")) == 12
+    assert len(record.pop("mark")) == len(record.pop("experiment")) == 12
     assert record == {
         "variant": "one",
         "run": "1",
@@ -191,7 +191,7 @@ def test_a_grader_that_raises_is_named_and_earlier_runs_are_kept(folder, tmp_pat
     def grade(record, left):
         return 1 / (2 - int(record["run"])) > 0
 
-    with pytest.raises(ExperimentError, match=r"The grader 'half' raised ZeroDivisionError.* in run 2 of 'one'"):
+    with pytest.raises(ExperimentError, match=r"The grader 'half', in run 2 of 'one', raised ZeroDivisionError"):
         compare(
             {"one": variant()},
             "Go.",
@@ -303,13 +303,15 @@ def test_a_line_that_a_kill_cut_off_is_run_again(folder, tmp_path):
     assert [json.loads(line)["run"] for line in out.read_text().splitlines()] == ["1", "1", "2", "2"]
 
 
-@pytest.mark.parametrize("line", ["{}", "7", "half of {", '{"variant": "one"}'])
+@pytest.mark.parametrize(
+    "line", ["{}\n", "7\n", "half of {\n", '{"variant": "one"}\n', "precious", '{"a": 1,\n "b": 2}']
+)
 def test_a_file_of_something_else_is_left_alone(folder, tmp_path, line):
     out = tmp_path / "o.jsonl"
-    out.write_text(f"{line}\n")
+    out.write_text(line)
     with pytest.raises(ExperimentError, match=r"o\.jsonl, line 1 is no record of a run"):
         compare(TWO, "Go.", 2, model(reads_then_answers), workspace=folder, out=out)
-    assert out.read_text() == f"{line}\n"
+    assert out.read_text() == line
 
 
 CHANGES = {
@@ -337,6 +339,87 @@ def test_a_changed_workspace_is_another_experiment(folder, tmp_path):
         compare(TWO, "Go.", 1, model(reads_then_answers), **asked)
 
 
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("ws/o.jsonl", "is in the workspace, where each run would find it"),
+        ("ws/../ws/o.jsonl", "is in the workspace"),
+        ("ws", "is in the workspace"),
+        ("nowhere/o.jsonl", "cannot be written: No such file or directory"),
+        (".", "cannot be written: Is a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_said_before_anything_is_asked(folder, tmp_path, out, said):
+    def reply(run, request, turn):
+        pytest.fail("a model was asked")
+
+    with pytest.raises(ExperimentError, match=said):
+        compare(TWO, "Go.", 1, model(reply), workspace=folder, out=tmp_path / out)
+
+
+def test_runs_of_another_experiment_under_another_name_are_not_mixed_in_either(folder, tmp_path):
+    asked = {"runs": 1, "connect": model(reads_then_answers), "workspace": folder, "out": tmp_path / "o.jsonl"}
+    compare({"one": variant()}, "Go.", **asked)
+    with pytest.raises(ExperimentError, match="holds runs of 'one' with other words, another task"):
+        compare({"two": variant()}, "Stop.", **asked)
+
+
+@pytest.mark.parametrize("odd", ["pipe", "loop", "dead link"])
+def test_a_workspace_that_cannot_be_copied_is_said_in_words(folder, odd):
+    if odd == "pipe":
+        os.mkfifo(folder / "pipe")
+    else:
+        (folder / "link").symlink_to("link" if odd == "loop" else "nowhere")
+    with pytest.raises(ExperimentError, match="cannot be copied"):
+        compare(TWO, "Go.", 1, model(reads_then_answers), workspace=folder)
+
+
+def test_a_new_empty_folder_in_the_workspace_is_another_experiment(folder, tmp_path):
+    asked = {"workspace": folder, "out": tmp_path / "o.jsonl"}
+    compare(TWO, "Go.", 1, model(reads_then_answers), **asked)
+    (folder / "sub").mkdir()
+    with pytest.raises(ExperimentError, match="workspace"):
+        compare(TWO, "Go.", 1, model(reads_then_answers), **asked)
+
+
+@pytest.mark.parametrize("said", [2, 0.5, "yes", {1}, []])
+def test_a_grade_is_yes_or_no_or_nothing(folder, said):
+    with pytest.raises(
+        ExperimentError, match=r"The grader 'g', in run 1 of 'one', said .* It says True, False or None\."
+    ):
+        compare(TWO, "Go.", 1, model(reads_then_answers), workspace=folder, graders={"g": lambda record, left: said})
+
+
+def test_a_grade_of_another_library_is_stored_as_a_plain_one(folder):
+    grades = {"p": lambda record, left: stats.binomtest(5, 10).pvalue > 0.05}
+    records = compare(TWO, "Go.", 1, model(reads_then_answers), workspace=folder, graders=grades)
+    assert json.dumps(records[0]["grades"]) == '{"p": true}'
+
+
+@pytest.mark.parametrize(("limits", "asked"), [({"max_calls": -8}, 0), ({"max_calls": 3}, 0), ({"max_calls": 8}, 4)])
+def test_a_budget_of_too_little_begins_nothing(folder, limits, asked):
+    turns = []
+
+    def reply(run, request, turn):
+        turns.append(turn)
+        return reads_then_answers(run, request, turn)
+
+    compare(TWO, "Go.", 3, model(reply), workspace=folder, turn_limit=4, **limits)
+    assert len(turns) == asked
+
+
+def test_runs_that_end_after_an_interrupt_are_kept_too(folder, tmp_path):
+    def progress(finished, of):
+        if len(finished) == 1:
+            time.sleep(0.3)
+            raise KeyboardInterrupt
+
+    asked = {"workspace": folder, "out": tmp_path / "o.jsonl", "progress": progress}
+    with concurrent.futures.ThreadPoolExecutor(2) as executor, pytest.raises(KeyboardInterrupt):
+        compare(TWO, "Go.", 5, model(reads_then_answers), **asked, executor=executor)
+    assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 10
+
+
 def test_an_interrupt_keeps_what_is_finished_and_begins_nothing_more(folder, tmp_path):
     begun = []
 
@@ -352,7 +435,7 @@ def test_an_interrupt_keeps_what_is_finished_and_begins_nothing_more(folder, tmp
     asked = {"workspace": folder, "out": tmp_path / "o.jsonl", "progress": progress}
     with concurrent.futures.ThreadPoolExecutor(2) as executor, pytest.raises(KeyboardInterrupt):
         compare(TWO, "Go.", 50, model(reply), **asked, executor=executor)
-    assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 4
+    assert 4 <= len((tmp_path / "o.jsonl").read_text().splitlines()) < 12
     assert len(begun) < 40
 
 
@@ -428,7 +511,7 @@ def test_a_difference_between_two_is_tested_exactly_and_said_in_words():
     )
     assert measures.verdict(runs_of(a=(22, 50), b=(26, 50)), "read_file first") == (
         "read_file first (p by Fisher's exact test)\n"
-        "  a 22 of 50, b 26 of 50: p = 0.55, no difference shown (one as large would take about 611 runs of each)"
+        "  a 22 of 50, b 26 of 50: p = 0.55, no difference shown (one as large takes at least 611 runs of each)"
     )
     assert measures.verdict(runs_of(a=(25, 50), b=(25, 50)), "read_file first").endswith("p = 1, no difference shown")
 
@@ -475,6 +558,23 @@ def test_so_many_runs_show_the_difference_in_most_tries(p, q):
         a, b = (sum(draw.random() < rate for _ in range(n)) for rate in (p, q))
         found += stats.fisher_exact([[a, n - a], [b, n - b]]).pvalue < measures.LEVEL
     assert 0.6 < found / 400 < 0.95  # Fisher's test is strict, so a little under the 0.8 that the formula aims at
+
+
+@pytest.mark.parametrize(("a", "b"), [((0, 3), (3, 3)), ((0, 5), (1, 5)), ((19, 20), (20, 20))])
+def test_so_many_runs_are_never_fewer_than_would_pass_the_test_with_the_very_rates_seen(a, b):
+    n = measures.needed(a[0] / a[1], b[0] / b[1])
+    k, m = round(a[0] / a[1] * n), round(b[0] / b[1] * n)
+    assert stats.fisher_exact([[k, n - k], [m, n - m]]).pvalue < measures.LEVEL
+
+
+def test_where_nothing_was_run_no_number_is_said():
+    assert (
+        measures.differences([*runs_of(a=(3, 5)), record(variant="b", not_run="busy")], "read_file first")[0]["needed"]
+        is None
+    )
+    assert measures.verdict(runs_of(a=(3, 5)), "read_file first") == (
+        "read_file first: one variant, so nothing to compare."
+    )
 
 
 def test_no_number_of_runs_shows_a_difference_of_nothing():
@@ -615,12 +715,15 @@ def test_variants_come_from_a_file(tmp_path, kind):
     ("args", "said"),
     [
         (["--tool", "raed_file", "--description", "x", "Go."], "There is no tool 'raed_file'."),
-        (["--runs", "0", "Go."], "'0' is no number from 1 up"),
+        (["--runs", "0", "Go."], "'0' is no number from 1 to 100,000"),
+        (["--runs", "9" * 5000, "Go."], "is no number from 1 to 100,000"),
+        (["--variants", "README.md", "Go."], "README.md cannot be read as variants"),
+        (["--prompt", "plain", ""], "The API refuses a text with nothing in it."),
         (["--variants", "nowhere.toml", "Go."], "nowhere.toml cannot be read as variants"),
         (["--measure", "luck", "Go."], "There is no measure 'luck'. There are: read_file first"),
         (["--scene", "04_prompts/none", "Go."], "There is no recording"),
         (["--prompt", "wild", "Go."], "There is no prompt 'wild'."),
-        (["--workspace", "nowhere", "Go."], "There is no workspace nowhere."),
+        (["--workspace", "nowhere", "Go."], "The workspace nowhere cannot be copied"),
         (["--out", "nowhere/o.jsonl", "Go."], "nowhere/o.jsonl"),
     ],
     ids=str,
@@ -637,7 +740,7 @@ def test_a_provider_is_asked_only_after_a_yes():
         env = {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "k"}
         done = experiment_command(*WORDS, "--backend", "anthropic", "--runs", "3", "--max-calls", "20", TASK, **env)
     assert (done.returncode, server.seen) == (1, [])
-    assert "6 runs of at most 4 turns: at most 20 requests." in done.stderr
+    assert "6 runs of at most 4 turns: at most 20 requests (" in done.stderr
     assert done.stderr.endswith("Go on? [y/N] Nothing was asked.\n")
 
 
@@ -653,9 +756,12 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path, m
     out = tmp_path / "o.jsonl"
     line = ["experiment", "--description", "x", "--runs", "9", "--out", str(out), "--workspace", str(folder), "Go."]
     monkeypatch.setattr(sys, "argv", line)
-    asked.main()
+    monkeypatch.setattr(sys.stdout, "reconfigure", lambda **_: None, raising=False)
+    monkeypatch.setattr(sys.stderr, "reconfigure", lambda **_: None, raising=False)
+    with pytest.raises(SystemExit) as ended:
+        asked.main()
     said = capsys.readouterr()
-    assert f"Broken off after 2 runs: they are in {out}, and the same command goes on." in said.err
+    assert ended.value.code == f"Broken off after 2 runs: they are in {out}, and the same command goes on.\ninterrupted"
     assert re.search(r"^runs +2$", said.out, re.M)
     assert len(out.read_text().splitlines()) == 2
 

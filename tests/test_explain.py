@@ -207,7 +207,7 @@ def test_the_chances_add_up_to_one_over_the_offered_tools_and_an_answer(model):
     offered = ["read_file", "read_notes", "write_file", ANSWER, *([INVENTED] if model == "smollm2-135m-free" else [])]
     for shares in (read.steps, read.uncut):
         assert list(shares) == offered
-        assert sum(shares.values()) == pytest.approx(1)
+        assert sum(shares.values()) == pytest.approx(1, abs=0.001)  # each is rounded
         assert all(0 <= share <= 1 for share in shares.values())
     assert 0 < read.mass < 1
 
@@ -257,7 +257,7 @@ def test_the_chances_are_drawn_as_bars_of_one_scale():
         (request("some-model"), "chances are known for the local model only: smollm2-135m, .* asks 'some-model'"),
         ({}, "for the local model only"),
         (None, "for the local model only"),
-        ({"model": "smollm2-135m"}, r"refuses this request \(messages: field required\)"),
+        ({"model": "smollm2-135m"}, r"refused the request \(HTTP 400: messages: field required\)"),
         (request(temperature=0), "temperature: not supported"),
         (request(tools=[{**READ, "name": 'a"b'}]), r"tools\.0\.name"),
         (request(messages=[{"role": "user", "content": [{"type": "image"}]}]), "reads text only"),

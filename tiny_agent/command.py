@@ -19,7 +19,7 @@ from tqdm import tqdm
 from classroom import ClassroomError, connect
 from classroom.backends import chosen_backend, scene_path
 
-from .context import MAX_TOKENS
+from .context import MAX_TOKENS, ContextError
 from .experiment import ExperimentError, compare, plan, variant
 from .measures import rates, table, verdict
 from .prompts import PROMPTS
@@ -49,15 +49,17 @@ def main() -> None:
     parser.add_argument("--max-calls", type=positive, help="at most so many requests")
     parser.add_argument("--yes", action="store_true", help="do not ask before a provider is asked")
     args = parser.parse_args()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # words may hold half a surrogate pair
     try:
         run(args)
-    except (ExperimentError, ClassroomError) as error:
+    except (ExperimentError, ClassroomError, OSError) as error:
         sys.exit(f"{error}")
 
 
 def positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
+    if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= 100_000:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is no number from 1 to 100,000")
     return int(text)
 
 
@@ -72,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
         confirm(variants, args, len(waiting))
     for name, words in variants.items():
         print(f"{name}: {said(words, args.tool)}")
-    finished, executor = [], pool(backend, args.workers)
+    finished, executor, broken = [], pool(backend, args.workers), None
     with tqdm(total=len(done) + len(waiting), initial=len(done), unit="run", disable=None) as bar:
 
         def progress(records: list[dict], of: int) -> None:
@@ -92,13 +94,21 @@ def run(args: argparse.Namespace) -> None:
                 max_calls=args.max_calls,
                 progress=progress,
             )
-        except KeyboardInterrupt:
-            kept = f"they are in {args.out}, and the same command goes on" if args.out else "--out FILE keeps them"
-            print(f"\nBroken off after {len(finished)} runs: {kept}.", file=sys.stderr)
+        except (
+            KeyboardInterrupt,
+            ExperimentError,
+            ContextError,
+            ClassroomError,
+            concurrent.futures.BrokenExecutor,
+        ) as error:
+            broken = str(error) or "interrupted"
     seconds = [record["seconds"] for record in finished if "seconds" in record]
     print(f"[{sum(seconds) / max(len(seconds), 1):.2f} seconds a run]", file=sys.stderr)
     print("\n".join(dict.fromkeys(record["source"] for record in finished if "source" in record)))
     print(f"\n{table(finished)}\n\n{verdict(finished, args.measure)}" if finished else "No run was finished.")
+    if broken:
+        kept = f"they are in {args.out}, and the same command goes on" if args.out else "--out FILE keeps them"
+        sys.exit(f"Broken off after {len(finished)} runs: {kept}.\n{broken}")
 
 
 def pool(backend: str, workers: int) -> concurrent.futures.Executor | None:
@@ -114,8 +124,10 @@ def variants_of(args: argparse.Namespace) -> dict[str, dict]:
     """The variants that were asked for; without any there is one, the agent as it is."""
     given = {chr(ord("A") + i): {"descriptions": {args.tool: text}} for i, text in enumerate(args.description)}
     given |= {name: {"prompt": name} for name in args.prompt}
-    if args.variants:
-        given |= read_variants(args.variants)
+    read = read_variants(args.variants) if args.variants else {}
+    if twice := set(given) & set(read):
+        raise ExperimentError(f"{args.variants} has a variant {min(twice)!r}, and so have the options. Rename it.")
+    given |= read
     try:
         return {name: variant(**fields) for name, fields in (given or {"as it is": {}}).items()}
     except (TypeError, AttributeError) as error:
@@ -126,7 +138,7 @@ def read_variants(path: Path) -> dict[str, dict]:
     try:
         text = path.read_text(encoding="utf-8")
         read = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ExperimentError(f"{path} cannot be read as variants ({error}).") from None
     if not isinstance(read, dict) or not read:
         raise ExperimentError(f"{path} holds no variants.")
@@ -145,8 +157,8 @@ def confirm(variants: dict[str, dict], args: argparse.Namespace, runs: int) -> N
     requests = min(runs * args.turns, args.max_calls or math.inf)
     first = max(len(json.dumps(words)) + len(args.task) for words in variants.values()) // TOKEN
     print(
-        f"{runs} runs of at most {args.turns} turns: at most {requests} requests. The first of a run has "
-        f"roughly {first} tokens, each later one more; a reply has at most {MAX_TOKENS}.",
+        f"{runs} runs of at most {args.turns} turns: at most {requests} requests (a busy server is asked again). "
+        f"The first of a run has roughly {first} tokens, each later one more; a reply has at most {MAX_TOKENS}.",
         file=sys.stderr,
     )
     print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)

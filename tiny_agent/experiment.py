@@ -6,12 +6,13 @@ As a command: python -m tiny_agent.experiment --description "Read a file" --desc
 """
 
 import concurrent.futures
+import functools
 import hashlib
-import itertools
 import json
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,10 +45,16 @@ def variant(
         raise ExperimentError(f"There is no tool {unknown[0]!r}. There are: {', '.join(tools)}.")
     if prompt and prompt not in PROMPTS:
         raise ExperimentError(f"There is no prompt {prompt!r}. There are: {', '.join(PROMPTS)}.")
+    texts = [*descriptions, *descriptions.values(), *(order or []), system, prompt]
+    if not all(isinstance(text, str) for text in texts) or not isinstance(order, list | None):
+        raise ExperimentError("A variant is made of texts: descriptions by tool, order as a list, system, prompt.")
     if prompt and system:
         raise ExperimentError("A variant has a prompt or a system, not both.")
     tools |= {name: {**tools[name], "description": text} for name, text in descriptions.items()}
-    return {"tools": [tools[name] for name in order or tools], "system": PROMPTS.get(prompt, system)}
+    return {
+        "tools": [tools[name] for name in (tools if order is None else order)],
+        "system": PROMPTS.get(prompt, system),
+    }
 
 
 def compare(
@@ -67,25 +74,26 @@ def compare(
     """Run each variant `runs` times; returns a record for each run, first all first runs.
 
     `variants`: by name, as `variant` makes them. Run 3 of every variant has the run id "3", and so the same seed where
-    the backend takes one. Each run works in a copy of `workspace`. A grader gets the finished record and the folder as
-    the run left it, and says True or False, or None where its question does not arise.
+    the backend takes one: equal luck, which makes variants look more alike than independent runs would. Each run works
+    in a copy of `workspace`. A grader gets the finished record and the folder as the run left it, and says True or
+    False, or None where its question does not arise.
 
-    `out` is a file that keeps a JSON line for each finished run; what it holds is not run again. A run whose request
+    `out` is a file that keeps a JSON line for each finished run, also of those that end while the experiment is broken
+    off; what it holds is not run again. A run whose request
     failed is `{"not_run": why}`: it stands in no file and counts nowhere. `max_calls` bounds the requests (without
     those that the backend repeats): a run is started only if all its turns are left. `progress` is called with the
     records so far, and how many there will be. With an executor the order of the lines in `out` may differ.
     """
     graders = graders or {}
     done, waiting = plan(variants, task, runs, connect, workspace, turn_limit, graders, out)
-    of, budget = len(done) + len(waiting), len(waiting) if max_calls is None else max_calls // turn_limit
+    of, budget = len(done) + len(waiting), len(waiting) if max_calls is None else max(max_calls, 0) // turn_limit
     waiting, left = waiting[:budget], waiting[budget:]
+    if out:
+        os.truncate(out, len(whole_lines(Path(out))))  # what a kill cut off
     jobs = [(start, variants[start["variant"]], connect, str(workspace), turn_limit, graders) for start in waiting]
     progress(done, of)
-    for record in outcomes(jobs, executor):
+    for record in outcomes(jobs, executor, functools.partial(keep, threading.Lock(), out)):
         done.append(record)
-        if out and "not_run" not in record:
-            with Path(out).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
         progress(done, of)
     done += [{**start, "not_run": f"no more than {max_calls} requests were allowed"} for start in left]
     place = {key: i for i, key in enumerate((name, str(run)) for run in range(1, runs + 1) for name in variants)}
@@ -106,12 +114,10 @@ def plan(
 
     Raises ExperimentError where `out` holds runs of a variant that was another one then.
     """
-    if not Path(workspace).is_dir():
-        raise ExperimentError(f"There is no workspace {workspace}. It is the folder that each run gets a copy of.")
-    if out and not Path(out).parent.is_dir():
-        raise ExperimentError(f"{out} cannot be written: there is no such folder.")
+    if turn_limit < 1:
+        raise ExperimentError("A run takes one turn or more.")
     with connect(run="1") as client:
-        asked = [task, client.model, turn_limit, sorted(graders), contents(Path(workspace))]
+        asked = [task, client.model, turn_limit, sorted(graders), contents(workspace)]
     marks = {name: digest([*asked, variant]) for name, variant in variants.items()}
     starts = {
         (name, str(run)): {
@@ -119,14 +125,16 @@ def plan(
             "run": str(run),
             "task": task,
             "tools": offered(variant),
+            "experiment": digest(asked),
             "mark": marks[name],
         }
         for run in range(1, runs + 1)
         for name, variant in variants.items()
     }
-    kept = finished(Path(out)) if out and Path(out).exists() else []
+    kept = finished(Path(out), Path(workspace)) if out else []
     for record in kept:
-        if record["mark"] != marks.get(record["variant"], record["mark"]):
+        same = record["mark"] == marks.get(record["variant"], record["mark"])
+        if record["experiment"] != digest(asked) or not same:
             raise ExperimentError(
                 f"{out} holds runs of {record['variant']!r} with other words, another task, model, turn limit, "
                 "grader or workspace. Go on with what they were made with, or name another file."
@@ -135,43 +143,83 @@ def plan(
     return [done[key] for key in starts if key in done], [starts[key] for key in starts if key not in done]
 
 
-def finished(out: Path) -> list[dict]:
-    """The records in a file. A last line that a kill cut off is taken out of it; any other fault raises."""
-    data = out.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if whole != data:
-        os.truncate(out, len(whole))
+def finished(out: Path, workspace: Path) -> list[dict]:
+    """The records in the file, which is made if it is not there. Raises ExperimentError where it cannot be used."""
+    if out.resolve().is_relative_to(workspace.resolve()):
+        raise ExperimentError(f"{out} is in the workspace, where each run would find it. Name a file outside.")
+    try:
+        out.open("a").close()
+        data = whole_lines(out)
+    except OSError as error:
+        raise ExperimentError(f"{out} cannot be written: {error.strerror}.") from None
     records = []
-    for i, line in enumerate(whole.splitlines(), start=1):
+    for i, line in enumerate(data.splitlines(), start=1):
         try:
             record = json.loads(line)
-            _ = record["variant"], record["run"], record["mark"]
+            if not {"variant", "run", "tools", "experiment", "mark", "calls"} <= set(record):
+                raise ValueError("fields are missing")
             records.append(record)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ExperimentError(f"{out}, line {i} is no record of a run ({error!r}). Name another file.") from None
     return records
 
 
-def contents(folder: Path) -> dict[str, str]:
-    """What is in a workspace: path -> digest."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+def whole_lines(out: Path) -> bytes:
+    """What is in the file, without the beginning of a record that a kill cut off."""
+    data = out.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    return whole if data[len(whole) :].startswith(b'{"variant": ') else data
+
+
+def keep(lock: threading.Lock, out: str | Path | None, record: dict) -> None:
+    if out and "not_run" not in record:
+        with lock, Path(out).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+def contents(workspace: str | Path) -> list[tuple[str, str]]:
+    """What each run gets a copy of: (path, digest), or (path, "folder"). Raises ExperimentError where it can't be."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(shutil.copytree(workspace, folder, dirs_exist_ok=True))
+            return [
+                (path.relative_to(copy).as_posix(), "folder" if path.is_dir() else sha256(path.read_bytes()))
+                for path in sorted(copy.rglob("*"))
+            ]
+    except (OSError, RecursionError) as error:  # shutil.Error is one
+        raise ExperimentError(f"The workspace {workspace} cannot be copied ({error!s:.200}).") from None
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
+    return sha256(json.dumps(value).encode())[:12]
 
 
 def offered(variant: dict) -> list[str]:
     return [tool["name"] for tool in variant.get("tools", TOOLS)]
 
 
-def outcomes(jobs: list[tuple], executor: concurrent.futures.Executor | None) -> Iterator[dict]:
-    """The record of each job, as it is finished."""
+def outcomes(
+    jobs: list[tuple], executor: concurrent.futures.Executor | None, keep: Callable[[dict], None]
+) -> Iterator[dict]:
+    """The record of each job as it is finished, after it was kept."""
     if executor is None:
-        yield from itertools.starmap(one_run, jobs)
+        for job in jobs:
+            record = one_run(*job)
+            keep(record)
+            yield record
         return
+
+    def ended(future: concurrent.futures.Future) -> None:
+        if not future.cancelled() and future.exception() is None:
+            keep(future.result())
+
     futures = [executor.submit(one_run, *job) for job in jobs]
+    for future in futures:
+        future.add_done_callback(ended)  # also of what ends after the loop below was broken off
     try:
         for future in concurrent.futures.as_completed(futures):
             yield future.result()
@@ -209,11 +257,14 @@ def one_run(
 
 
 def graded(name: str, grade: Grader, record: dict, folder: str) -> bool | None:
+    where = f"The grader {name!r}, in run {record['run']} of {record['variant']!r},"
     try:
-        return grade(record, Path(folder))
+        said = grade(record, Path(folder))
+        if said is None or said in (True, False):
+            return said if said is None else bool(said)
     except Exception as error:
-        where = f"run {record['run']} of {record['variant']!r}"
-        raise ExperimentError(f"The grader {name!r} raised {error!r} in {where}.") from error
+        raise ExperimentError(f"{where} raised {error!r}.") from error
+    raise ExperimentError(f"{where} said {said!r:.100}. It says True, False or None.")
 
 
 def calls(messages: list[dict]) -> list[dict]:

@@ -87,8 +87,10 @@ def differences(records: list[dict], measure: str) -> list[dict]:
     pairs = list(itertools.combinations(counted, 2))
     for pair in pairs:
         (a, m), (b, n) = counts = [counted[name] for name in pair]
-        p = float(stats.fisher_exact([[a, m - a], [b, n - b]]).pvalue)
-        found.append({"pair": pair, "counts": counts, "p": p, "needed": needed(a / (m or 1), b / (n or 1), len(pairs))})
+        p = fisher(*counts)
+        found.append(
+            {"pair": pair, "counts": counts, "p": p, "needed": needed(a / m, b / n, len(pairs)) if m and n else None}
+        )
     corrected = 0.0
     for i, one in enumerate(sorted(found, key=lambda one: one["p"])):
         corrected = max(corrected, min(1.0, one["p"] * (len(found) - i)))
@@ -97,13 +99,24 @@ def differences(records: list[dict], measure: str) -> list[dict]:
 
 
 def needed(p: float, q: float, comparisons: int = 1) -> int | None:
-    """About how many runs of each would show the difference between two rates in most tries.
+    """How many runs of each it takes, at least, to show the difference between two rates in most tries.
 
-    By the arcsine of the roots (Cohen, Statistical Power Analysis, chapter 6), for LEVEL and POWER.
+    By the arcsine of the roots (Cohen, Statistical Power Analysis, chapter 6), for LEVEL and POWER. That is too low
+    near 0 and 1, so it is never fewer than at which these very rates pass the test. None where the rates are equal.
     """
     h = abs(2 * math.asin(math.sqrt(p)) - 2 * math.asin(math.sqrt(q)))
+    if not h:
+        return None
     z = stats.norm.isf(LEVEL / 2 / comparisons) + stats.norm.isf(1 - POWER)
-    return math.ceil(2 * (z / h) ** 2) if h else None
+    n = math.ceil(2 * (z / h) ** 2)
+    while fisher((round(p * n), n), (round(q * n), n)) >= LEVEL / comparisons:
+        n += 1 + n // 20
+    return n
+
+
+def fisher(one: tuple[int, int], other: tuple[int, int]) -> float:
+    """p of Fisher's exact test, two-sided, for k of n against k of n."""
+    return float(stats.fisher_exact([[k, n - k] for k, n in (one, other)]).pvalue)
 
 
 def table(records: list[dict]) -> str:
@@ -148,12 +161,14 @@ def share(k: int, n: int) -> str:
 def verdict(records: list[dict], measure: str) -> str:
     """Whether the variants differ in one measure, a line for each pair."""
     found = differences(records, measure)
+    if not found:
+        return f"{measure}: one variant, so nothing to compare."
     corrected = f", corrected for {len(found)} pairs" if len(found) > 1 else ""
     lines = [f"{measure} (p by Fisher's exact test{corrected})"]
     for one in found:
         (a, m), (b, n) = one["counts"]
         shown = "a difference" if one["corrected"] < LEVEL else "no difference shown"
         if one["corrected"] >= LEVEL and one["needed"]:
-            shown += f" (one as large would take about {one['needed']:,} runs of each)"
+            shown += f" (one as large takes at least {one['needed']:,} runs of each)"
         lines.append(f"  {one['pair'][0]} {a} of {m}, {one['pair'][1]} {b} of {n}: p = {one['corrected']:.2g}, {shown}")
     return "\n".join(lines)

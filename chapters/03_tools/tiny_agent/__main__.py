@@ -26,24 +26,25 @@ def main() -> None:
         stream.reconfigure(errors="replace")  # a model may say half a surrogate pair, which cannot be encoded
     if not Path(args.workspace).is_dir():
         parser.error(f"--workspace {args.workspace} is no folder")
-    if args.context and (Path(args.context).is_dir() or not Path(args.context).parent.is_dir()):
-        parser.error(f"--context {args.context} is a folder, or in a folder that is not there")
     try:
+        saved = Path(args.context) if args.context else None
+        if saved and ((saved.exists() and not saved.is_file()) or not saved.parent.is_dir()):
+            parser.error(f"--context {args.context} is no file, or in a folder that is not there")
         client = connect(args.scene, backend=args.backend, run=args.run)
         print(f"[{client.source}]", file=sys.stderr)
         turns = itertools.count(1)
         client.event_hooks["response"].append(lambda response: print_turn(next(turns), response))
-        if args.task is None and not (args.context and Path(args.context).is_file()):
+        if args.task is None and not (saved and saved.is_file()):
             parser.error("give a task, or a --context FILE to go on from")
-        context = Context.load(args.context) if args.context and Path(args.context).is_file() else Context()
+        context = Context.load(saved) if saved and saved.is_file() else Context()
         try:
             print(run(args.task, client, workspace=args.workspace, model=client.model, context=context))
         finally:
-            if args.context:
-                context.save(args.context)  # after a crash too: that is when you want it
+            if saved:
+                context.save(saved)  # after a crash too: that is when you want it
         if context.stopped != "end_turn":
             sys.exit(f"[stopped: {context.stopped}]")
-    except (ClassroomError, ContextError) as error:
+    except (ClassroomError, ContextError, OSError) as error:
         sys.exit(f"{error}")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from .tools import faults
+from .tools import faults, write_whole
 
 MAX_TOKENS = 1024
 MAX_DEPTH = 100  # of a reply: what Python can read and cannot write again, or print, is far beyond it
@@ -143,9 +143,10 @@ class Context:
     def check_unanswered(self) -> None:
         """Raises ContextError where the last word is an answer: to ask again would have the model continue it.
 
-        A run that stopped elsewhere may go on: at the limit of turns, or where it died.
+        A run that stopped elsewhere may go on: at the limit of turns, at a malformed reply, or where it died.
         """
-        if not self._history or (self._last_role == "assistant" and self.stopped not in (None, "turn_limit")):
+        cut_short = self.stopped is None or self.stopped.startswith(("turn_limit", "malformed_reply"))
+        if not self._history or (self._last_role == "assistant" and not cut_short):
             raise ContextError("There is nothing to answer. Give a task.")
 
     def body(self, **head: object) -> bytes:
@@ -184,23 +185,30 @@ class Context:
     def save(self, path: str | Path) -> None:
         """Write the context as JSON, whole or not at all."""
         saved = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-        draft = Path(f"{path}.part")
-        draft.write_text(json.dumps({**saved, "messages": self.messages}, indent=1), encoding="utf-8")
-        os.replace(draft, path)
+        write_whole(Path(os.path.realpath(path)), json.dumps({**saved, "messages": self.messages}, indent=1).encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "Context":
         """A context as it was saved, to be run on. Raises ContextError where the file holds none."""
         context = cls()
         try:
-            saved = json.loads(Path(path).read_text(encoding="utf-8"))
+            saved = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=no_number)
             if found := faults(SAVED, saved, "context"):
                 raise ContextError("; ".join(found))
             for message in saved.pop("messages"):
                 context.append(message)
             vars(context).update(saved)
+            context.turn_limit = int(context.turn_limit)
             list(map(input_tokens, context.usage))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ContextError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+            ContextError,
+        ) as error:
             raise ContextError(f"{path} holds no saved context of this version ({error!r:.300}).") from None
         return context
 
@@ -212,8 +220,8 @@ SAVED = {
     "additionalProperties": False,
     "properties": {
         "system": {"type": "string"},
-        "turn_limit": {"type": "integer", "minimum": 1},
-        "compact_above": COUNTS,
+        "turn_limit": {"type": "integer", "minimum": 0},
+        "compact_above": {"type": ["number", "null"]},
         "usage": {"type": "array"},
         "task": {"type": "array"},
         "archive": {"type": "array"},
@@ -257,6 +265,10 @@ def read_reply(response: httpx.Response) -> dict:
     if found:
         raise ContextError(f"The reply is no message ({'; '.join(found)}).")
     return reply
+
+
+def no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def finite(text: str) -> int | float | str:

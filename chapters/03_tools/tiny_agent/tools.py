@@ -64,18 +64,23 @@ def write_file(workspace: Path, path: str, content: str) -> str:
     file, data = Path(os.path.realpath(regular_file(workspace, path))), content.encode()  # a link stays a link
     if file.is_symlink():
         raise OSError(errno.ELOOP, "A link that leads to itself", path)
-    if there := file.exists():
+    if file.exists():
         with file.open("r+b") as old:  # raises where the file may not be written
             data = codecs.BOM_UTF8 + data if old.read(3) == codecs.BOM_UTF8 else data
+    write_whole(file, data)
+    return f"Wrote {len(data)} bytes to {path}."
+
+
+def write_whole(file: Path, data: bytes) -> None:
+    """Write a file, or leave it as it was: a draft beside it takes its place once it is whole."""
     draft = file.with_name(f".{os.getpid()}-{threading.get_ident()}.part")
     try:
         draft.write_bytes(data)
-        if there:
+        if file.exists():
             shutil.copymode(file, draft)
         os.replace(draft, file)
     finally:
         draft.unlink(missing_ok=True)
-    return f"Wrote {len(data)} bytes to {path}."
 
 
 def list_dir(workspace: Path, path: str) -> str:
@@ -114,7 +119,7 @@ def run_tool(name: str, input: object, workspace: str | Path, tools: list[dict] 
     schemas = {tool["name"]: tool.get("input_schema", {}) for tool in tools if tool.get("name") in FUNCTIONS}
     if name not in list(schemas):
         return {"error": capped(f"There is no tool {name!r}. There are: {', '.join(schemas)}.")}
-    if faults := validate_input(schemas[name], input):
+    if faults := validate_input(schemas[name], input) or half_letters(input):
         return {"error": capped(f"{name} was not run. {'; '.join(faults)}.")}
     try:
         return {"content": capped(FUNCTIONS[name](Path(workspace), **input))}
@@ -129,6 +134,13 @@ def validate_input(schema: dict, input: object) -> list[str]:
     (https://json-schema.org/draft/2020-12/json-schema-validation). No other keyword is looked at.
     """
     return faults({"type": "object", **schema}, input, "input")
+
+
+def half_letters(input: dict) -> list[str]:
+    """Texts with half of a surrogate pair, which no file and no later request could hold as they are."""
+    texts = ((name, value) for name, value in input.items() if isinstance(value, str))
+    broken = (name for name, text in texts if text != text.encode(errors="replace").decode())
+    return [f"input.{name}: holds half of a letter (half a surrogate pair)" for name in broken]
 
 
 def faults(schema: dict | bool, value: object, where: str) -> list[str]:
