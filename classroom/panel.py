@@ -19,6 +19,7 @@ from .errors import ClassroomError
 PAUSE = 0.3  # seconds without a keystroke, before the chances are asked for
 FOLLOWING = "<small>asking for the chances …</small>"
 WIDE, LABEL = widgets.Layout(width="auto"), {"description_width": "8em"}
+HALF = widgets.Layout(flex="1 1 22em", width="auto")  # beside each other, or below in a narrow window
 
 
 class Cancelled(Exception):
@@ -93,10 +94,10 @@ class Panel:
         self.descriptions, self.waiting = [], set()
         for i, text in enumerate(texts):
             name = f"Description {chr(ord('A') + i)}"
-            area = widgets.Textarea(text, description=name, rows=5, layout=widgets.Layout(width="50%"), style=LABEL)
+            area = widgets.Textarea(text, description=name, rows=5, layout=HALF, style=LABEL)
             area.observe(lambda change, i=i: self.edited(i), "value")
-            self.descriptions.append((area, widgets.HTML(layout=widgets.Layout(width="50%"))))
-        self.rows.children = [widgets.HBox(pair) for pair in self.descriptions]
+            self.descriptions.append((area, widgets.HTML(layout=HALF)))
+        self.rows.children = [wrapped(*pair) for pair in self.descriptions]
         self.remove.disabled = len(texts) == 1
         self.edited()
 

@@ -415,6 +415,34 @@ def test_a_stream_is_known_by_its_content_type_in_capitals_too(use):
     assert reply["content"] == [{"type": "text", "text": "a"}]
 
 
+@pytest.mark.parametrize(
+    "first", ["\ufeff", "retry: 3000\n\n", "event: ping\n\n", "id: 7\n\n", "data:\n\n", ": hm\n\n"]
+)
+def test_what_a_stream_may_begin_with_loses_nothing(use, first):
+    chunks = [delta(content="Do NOT "), delta("stop", content="delete")]
+    body = first + "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    with serving((200, {"content-type": "text/event-stream"}, body.encode())) as server:
+        reply = (
+            asking_openai(server, use).post("/v1/messages", json={"model": "m", "max_tokens": 1, "messages": []}).json()
+        )
+    assert reply["content"] == [{"type": "text", "text": "Do NOT delete"}]
+
+
+@pytest.mark.parametrize("finish", ["tool_calls", "function_call", "Tool_Call"])
+def test_a_reply_that_says_it_calls_and_does_not_is_no_answer(finish):
+    choice = {"message": {"content": "Let me look."}, "finish_reason": finish}
+    assert openai_form.from_openai({"choices": [choice]})["stop_reason"] == "tool_use"
+
+
+def test_a_word_in_the_text_is_no_wish_for_a_stream(use):
+    use(ANTHROPIC_API_KEY="k")
+    with serving((200, {"content-type": "text/event-stream"}, b"data: {}\n\n")) as server:
+        use(ANTHROPIC_BASE_URL=server.url)
+        client = classroom.connect("01_loop/read", backend="anthropic")
+        with pytest.raises(ClassroomError, match="which is not JSON"):
+            client.post("/v1/messages", json={"messages": [{"role": "user", "content": "stream"}]})
+
+
 def test_a_stream_that_was_asked_for_is_handed_on_with_its_content_type_in_capitals_too(use):
     use(ANTHROPIC_API_KEY="k")
     with serving((200, {"content-type": "Text/Event-Stream"}, b"data: {}\n\n")) as server:
@@ -428,6 +456,10 @@ def test_a_stream_that_was_asked_for_is_handed_on_with_its_content_type_in_capit
     [
         (['{"error": {"message": "out of memory"}}', "[DONE]"], "broke off its answer: out of memory"),
         (['{"error": "out of memory"}'], "broke off its answer: out of memory"),
+        (
+            ['{"object": "error", "message": "boom"}', "[DONE]"],
+            "broke off its answer: {'object': 'error', 'message': 'boom'}",
+        ),
         (['{"message": "overloaded"}\r\nevent: error'], "broke off its answer: {'message': 'overloaded'}"),
         ([], "broke off its answer: neither a finish_reason nor [DONE] came. Try again."),
         ([delta("stop", 1)], "broke off its answer: neither a finish_reason nor [DONE] came. Try again."),
