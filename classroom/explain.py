@@ -90,13 +90,15 @@ class Compared:
         rows = "".join(
             f'<tr style="background: {SHADE if mark else "none"}"><td style="{CELL}"><b>{mark}</b></td>'
             + "".join(
-                f'<td style="{CELL}; width: 45%">{side.drawn(layer) if layer else "-"}</td>'
+                f'<td style="{CELL}">{side.drawn(layer) if layer else "-"}</td>'
                 for side, layer in zip(sides, layers, strict=True)
             )
             + "</tr>"
             for mark, *layers in self.rows
         )
-        heads = "".join(f'<td style="{CELL}"><small>{html.escape(side.title)}</small></td>' for side in sides)
+        heads = "".join(
+            f'<td style="{CELL}; width: 44%"><small>{html.escape(side.title)}</small></td>' for side in sides
+        )
         feet = "".join(f'<td style="{CELL}">{side.prompt_drawn()}</td>' for side in sides)
         return (
             f'<table style="width: 100%; color: inherit"><tr style="background: none"><td style="{CELL}"></td>'

@@ -224,7 +224,7 @@ def test_the_reason_is_named(reason):
 def test_a_reason_that_nobody_knows_yet_stops_and_is_named():
     context = Context()
     run("Go.", classroom.scripted({"stop_reason": "bored", "content": [text("meh")]}), context=context)
-    assert context.stopped == "bored (this version does not know what to do with it)"
+    assert context.stopped == "bored (this version cannot go on from it)"
 
 
 @pytest.mark.parametrize("reason", ["max_tokens", "refusal", "end_turn"])
@@ -240,7 +240,7 @@ def test_a_call_in_a_reply_that_did_not_stop_for_it_is_neither_run_nor_kept(tmp_
 def test_a_reply_that_says_tool_use_and_calls_nothing_ends_the_run():
     context = Context()
     run("Go.", classroom.scripted({"stop_reason": "tool_use", "content": [text("hm")]}), context=context)
-    assert context.stopped == "tool_use (this version does not know what to do with it)"
+    assert context.stopped == "tool_use (this version cannot go on from it)"
 
 
 def test_a_model_that_never_stops_is_stopped_by_the_turn_limit():

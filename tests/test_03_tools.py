@@ -536,7 +536,7 @@ def test_a_run_that_ends_at_the_limit_of_turns_does_not_return_words_of_the_mode
     context = Context(turn_limit=2)
     talk = [calls({"type": "text", "text": "All done!"}, call("read_file", f"{i}", path="notes.txt")) for i in range(2)]
     said = run("Go.", classroom.scripted(*talk), workspace=folder, context=context)
-    assert (said, context.stopped) == ("Gave up: no answer in 2 turns", "turn_limit")
+    assert (said, context.stopped) == ("Gave up: no answer within the limit of turns (2)", "turn_limit")
 
 
 def test_a_run_that_repeats_a_failing_call_gives_up_and_says_so(folder):

@@ -487,6 +487,16 @@ def test_a_measure_is_a_function_of_the_record(measure, called, value):
     assert measures.rates([one])[measure](one) is value
 
 
+def test_a_question_that_arose_in_no_run_has_no_row_nor_has_the_turn_where_each_run_has_one():
+    one = record(READ, turns=1, input_tokens=9, output_tokens=3)
+    rows = [line.split("  ")[0] for line in measures.table([one]).splitlines()]
+    assert {"read_file first", "calls of read_file, a run", "turns, a run"} <= set(rows)
+    assert not {"another call after a failed one", "read before it was written", "first read_file at turn"} & set(rows)
+    assert "first read_file at turn" in measures.table(
+        [one, record(READ, READ, turns=2, input_tokens=9, output_tokens=3)]
+    )
+
+
 # --- statistics
 
 
@@ -511,7 +521,7 @@ def test_a_difference_between_two_is_tested_exactly_and_said_in_words():
     )
     assert measures.verdict(runs_of(a=(22, 50), b=(26, 50)), "read_file first") == (
         "read_file first (p by Fisher's exact test)\n"
-        "  a 22 of 50, b 26 of 50: p = 0.55, no difference shown (one as large takes at least 611 runs of each)"
+        "  a 22 of 50, b 26 of 50: p = 0.55, no difference shown (to show it: 611 runs of each or more)"
     )
     assert measures.verdict(runs_of(a=(25, 50), b=(25, 50)), "read_file first").endswith("p = 1, no difference shown")
 
@@ -740,7 +750,7 @@ def test_a_provider_is_asked_only_after_a_yes():
         env = {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "k"}
         done = experiment_command(*WORDS, "--backend", "anthropic", "--runs", "3", "--max-calls", "20", TASK, **env)
     assert (done.returncode, server.seen) == (1, [])
-    assert "6 runs of at most 4 turns: at most 20 requests (" in done.stderr
+    assert "Runs: 6, turns of a run: at most 4, requests: at most 20 (" in done.stderr
     assert done.stderr.endswith("Go on? [y/N] Nothing was asked.\n")
 
 
@@ -761,7 +771,8 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path, m
     with pytest.raises(SystemExit) as ended:
         asked.main()
     said = capsys.readouterr()
-    assert ended.value.code == f"Broken off after 2 runs: they are in {out}, and the same command goes on.\ninterrupted"
+    kept = f"they are in {out}, and the same command goes on"
+    assert ended.value.code == f"Broken off with 2 of 9 runs finished: {kept}.\ninterrupted"
     assert re.search(r"^runs +2$", said.out, re.M)
     assert len(out.read_text().splitlines()) == 2
 

@@ -307,7 +307,7 @@ def test_an_end_that_nobody_knows_stops_the_loop_and_is_named(use):
     with serving(completion({"content": "The key is", "tool_calls": [tool_call("{}")]}, "error")) as server:
         context = latest.Context()
         assert latest.run(TASK, asking_openai(server, use), context=context) == "The key is"
-    assert context.stopped == "error (this version does not know what to do with it)"
+    assert context.stopped == "error (this version cannot go on from it)"
 
 
 def piece(id, index, name, arguments):

@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"\n{table(finished)}\n\n{verdict(finished, args.measure)}" if finished else "No run was finished.")
     if broken:
         kept = f"they are in {args.out}, and the same command goes on" if args.out else "--out FILE keeps them"
-        sys.exit(f"Broken off after {len(finished)} runs: {kept}.\n{broken}")
+        sys.exit(f"Broken off with {len(finished)} of {len(done) + len(waiting)} runs finished: {kept}.\n{broken}")
 
 
 def pool(backend: str, workers: int) -> concurrent.futures.Executor | None:
@@ -157,7 +157,8 @@ def confirm(variants: dict[str, dict], args: argparse.Namespace, runs: int) -> N
     requests = min(runs * args.turns, args.max_calls or math.inf)
     first = max(len(json.dumps(words)) + len(args.task) for words in variants.values()) // TOKEN
     print(
-        f"{runs} runs of at most {args.turns} turns: at most {requests} requests (a busy server is asked again). "
+        f"Runs: {runs}, turns of a run: at most {args.turns}, requests: at most {requests} "
+        "(a busy server is asked again). "
         f"The first of a run has roughly {first} tokens, each later one more; a reply has at most {MAX_TOKENS}.",
         file=sys.stderr,
     )

@@ -48,17 +48,33 @@ RATES = {
     "read before it was written": read_before_write,
     "ended in an answer": lambda record: record["stopped"] == "end_turn",
 }
+Figure = Callable[[dict], float | None]
 MEANS = ("turns", "input_tokens", "output_tokens")
 
 
 def rates(records: list[dict]) -> dict[str, Rate]:
     """All measures that are True or False: RATES, each tool of these records as the first call, and the grades."""
-    tools = dict.fromkeys(name for record in records for name in record["tools"])
     first = {
-        f"{tool} first": lambda record, tool=tool: [c["name"] for c in record["calls"][:1]] == [tool] for tool in tools
+        f"{tool} first": lambda record, tool=tool: [c["name"] for c in record["calls"][:1]] == [tool]
+        for tool in offered(records)
     }
     grades = dict.fromkeys(name for record in records for name in record.get("grades", {}))
     return first | RATES | {name: lambda record, name=name: record["grades"][name] for name in grades}
+
+
+def figures(records: list[dict]) -> dict[str, Figure]:
+    """All measures that are numbers: the calls of each tool and the turn of its first one, and MEANS."""
+    found = {f"calls of {tool}, a run": lambda record, t=tool: len(turns_of(record, t)) for tool in offered(records)}
+    if any(record.get("turns", 0) > 1 for record in records):
+        found |= {
+            f"first {tool} at turn": lambda record, t=tool: min(turns_of(record, t), default=None)
+            for tool in offered(records)
+        }
+    return found | {f"{key.replace('_', ' ')}, a run": lambda record, key=key: record[key] for key in MEANS}
+
+
+def offered(records: list[dict]) -> list[str]:
+    return list(dict.fromkeys(name for record in records for name in record["tools"]))
 
 
 def count(records: list[dict], variant: str, measure: Rate) -> tuple[int, int]:
@@ -80,10 +96,8 @@ def differences(records: list[dict], measure: str) -> list[dict]:
     would take to show the difference that was seen, None where there is none. Choose the measure before you look: a
     correction counts the pairs, not the measures that you tried.
     """
-    found, counted = (
-        [],
-        {v: count(records, v, rates(records)[measure]) for v in dict.fromkeys(r["variant"] for r in records)},
-    )
+    rate, found = rates(records)[measure], []
+    counted = {name: count(records, name, rate) for name in dict.fromkeys(record["variant"] for record in records)}
     pairs = list(itertools.combinations(counted, 2))
     for pair in pairs:
         (a, m), (b, n) = counts = [counted[name] for name in pair]
@@ -120,24 +134,18 @@ def fisher(one: tuple[int, int], other: tuple[int, int]) -> float:
 
 
 def table(records: list[dict]) -> str:
-    """The counts of every measure, a column for each variant, with 95% intervals; means below them."""
+    """The counts of every measure, a column for each variant, with 95% intervals; means below them.
+
+    A question that arose in no run has no row.
+    """
     names = list(dict.fromkeys(record["variant"] for record in records))
     ran = {v: [r for r in records if r["variant"] == v and "not_run" not in r] for v in names}
     rows = [["", *names], ["runs", *(str(len(ran[v])) for v in names)]]
     if any("not_run" in record for record in records):
         rows.append(["not run", *(str(sum(r["variant"] == v for r in records) - len(ran[v])) for v in names)])
     rows += [[name, *(share(*count(records, v, rate)) for v in names)] for name, rate in rates(records).items()]
-    for tool in dict.fromkeys(name for record in records for name in record["tools"]):
-        rows.append([f"calls of {tool}, a run", *(mean(ran[v], lambda r, t=tool: len(turns_of(r, t))) for v in names)])
-        rows.append(
-            [
-                f"first {tool} at turn",
-                *(mean(ran[v], lambda r, t=tool: min(turns_of(r, t), default=None)) for v in names),
-            ]
-        )
-    rows += [
-        [f"{key.replace('_', ' ')}, a run", *(mean(ran[v], lambda r, k=key: r[k]) for v in names)] for key in MEANS
-    ]
+    rows += [[name, *(mean(ran[v], figure) for v in names)] for name, figure in figures(records).items()]
+    rows = [row for row in rows if set(row[1:]) != {"-"}]
     widths = [max(len(row[i]) for row in rows) for i in range(len(names) + 1)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     why = Counter(record["not_run"] for record in records if "not_run" in record)
@@ -148,7 +156,7 @@ def turns_of(record: dict, tool: str) -> list[int]:
     return [call["turn"] for call in record["calls"] if call["name"] == tool]
 
 
-def mean(records: list[dict], figure: Callable[[dict], float | None]) -> str:
+def mean(records: list[dict], figure: Figure) -> str:
     figures = [value for value in map(figure, records) if value is not None]
     return f"{statistics.fmean(figures):.1f}" if figures else "-"
 
@@ -169,6 +177,6 @@ def verdict(records: list[dict], measure: str) -> str:
         (a, m), (b, n) = one["counts"]
         shown = "a difference" if one["corrected"] < LEVEL else "no difference shown"
         if one["corrected"] >= LEVEL and one["needed"]:
-            shown += f" (one as large takes at least {one['needed']:,} runs of each)"
+            shown += f" (to show it: {one['needed']:,} runs of each or more)"
         lines.append(f"  {one['pair'][0]} {a} of {m}, {one['pair'][1]} {b} of {n}: p = {one['corrected']:.2g}, {shown}")
     return "\n".join(lines)

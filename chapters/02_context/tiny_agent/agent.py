@@ -86,7 +86,7 @@ def run(
                 context.stopped = reason
                 return text
             case unknown:
-                context.stopped = f"{unknown} (this version does not know what to do with it)"
+                context.stopped = f"{unknown} (this version cannot go on from it)"
                 return text
     context.stopped = "turn_limit"
     return text

@@ -74,7 +74,7 @@ def run(
             case "end_turn" | "stop_sequence" | "max_tokens" | "refusal" | "model_context_window_exceeded" as reason:
                 context.stopped = reason
             case unknown:
-                context.stopped = f"{unknown:.100} (this version does not know what to do with it)"
+                context.stopped = f"{unknown:.100} (this version cannot go on from it)"
         if context.stopped:
             return text
 
@@ -84,7 +84,7 @@ def run(
             if times == MAX_FAILURES:
                 reason = "max_tokens" if cut else "repeated_failure"
                 return gave_up(context, reason, f"{times} times in this run: {failure:.200}")
-    return gave_up(context, "turn_limit", f"no answer in {context.turn_limit} turns")
+    return gave_up(context, "turn_limit", f"no answer within the limit of turns ({context.turn_limit})")
 
 
 def gave_up(context: Context, reason: str, why: str) -> str:
