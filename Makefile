@@ -31,7 +31,7 @@ lab: sound  ## open a chapter in JupyterLab      CHAPTER=01_loop PORT=8888
 test: sound $(VENV)/.live  ## lint, unit tests, notebooks, tags; with the local model
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
-	$(PY) -m pytest --nbval --nbval-current-env tests chapters
+	$(PY) -m pytest -n logical --nbval --nbval-current-env tests chapters
 
 fuzz: sound  ## ten thousand random replies, inputs and schemas in place of the few hundred of make test
 	TINY_AGENT_FUZZ=10000 $(PY) -m pytest tests/test_0[3-9]_*.py -k "breaks or agrees or never_raises"

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from classroom.record import notebook_of
 from classroom.versions import CHAPTERS, ROOT, package
@@ -20,6 +21,18 @@ def _plain_environment(monkeypatch):
     for name in list(os.environ):
         if name.startswith(("TINY_AGENT_", "ANTHROPIC_", "OPENAI_")):
             monkeypatch.delenv(name)
+
+
+class ByNotebook(LoadScopeScheduling):
+    """Where several processes share the tests: the cells of a notebook stay together, since they share a kernel."""
+
+    def _split_scope(self, nodeid):
+        return nodeid.split("::")[0] if ".ipynb::" in nodeid else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return ByNotebook(config, log)
 
 
 @contextmanager

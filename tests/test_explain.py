@@ -190,7 +190,7 @@ def test_two_requests_side_by_side_say_in_words_what_differs():
 
 def test_the_chances_are_the_rates_at_which_the_model_is_sampled():
     body = request(tools=[LIST, READ, NOTES, WRITE])
-    computed, runs = chances(body).steps, 80
+    computed, runs = chances(body).steps, 50
     drawn = Counter()
     for run in range(runs):
         text = local.answer({**body, "max_tokens": 9}, str(run))["content"][0].get("text", "")
