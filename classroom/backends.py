@@ -88,7 +88,9 @@ def scripted(*replies: dict) -> Client:
 
     def play(request: httpx.Request) -> httpx.Response:
         if not waiting:
-            raise ClassroomError(f"The script has {len(replies)} replies, and the loop asked for one more.")
+            raise ClassroomError(
+                f"The script is at its end (replies: {len(replies)}), and the loop asked for one more."
+            )
         usage = {"input_tokens": 0, "output_tokens": 0}
         message = {"type": "message", "role": "assistant", "usage": usage, **waiting.pop(0)}
         # json.dumps and not httpx's json=: a script may show what is no valid JSON (NaN, half a surrogate pair).

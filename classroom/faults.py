@@ -47,7 +47,7 @@ FAULTS = {
     "a number in place of a text": _reply(_call(input={"path": 7})),
     "null in place of a text": _reply(_call(input={"path": None})),
     "a list in place of the fields": _reply(_call(input=["notes.txt"])),
-    "a misspelt field": _reply(_call(input={"path": "notes.txt", "limt": 5})),
+    "a misspelt optional field": _reply(_call(input={"path": "notes.txt", "limt": 5})),
     "two calls, of which one fails": _reply(_call(), _call(input={"path": "note.txt"}, id="toolu_2")),
     "a call in a reply that says it is done": _reply(_call(input={"path": "note.txt"}), stop_reason="end_turn"),
     "a reply cut off inside a call": _reply(_call(input={"path": "not"}), stop_reason="max_tokens"),

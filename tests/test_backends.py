@@ -669,7 +669,7 @@ def test_a_refusal_is_never_asked_again(status):
 
 def test_a_script_that_is_too_short_says_so():
     client = classroom.scripted()
-    with pytest.raises(ClassroomError, match="The script has 0 replies, and the loop asked for one more"):
+    with pytest.raises(ClassroomError, match=r"at its end \(replies: 0\), and the loop asked for one more"):
         tiny_agent.run(TASK, client)
 
 

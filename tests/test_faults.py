@@ -19,7 +19,7 @@ EXPECTED = {
     "a number in place of a text": "crashes crashes told",
     "null in place of a text": "crashes crashes told",
     "a list in place of the fields": "crashes crashes told",
-    "a misspelt field": "misled misled told",
+    "a misspelt optional field": "misled misled told",
     "two calls, of which one fails": "crashes crashes told",
     "a call in a reply that says it is done": "misled misled told",
     "a reply cut off inside a call": "misled stops told",
