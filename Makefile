@@ -18,7 +18,7 @@ PYTHON ?= $(shell for p in python3 python python3.14 python3.13 python3.12 pytho
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test fuzz run live model record verify bench freeze tags clean sound
+.PHONY: help lab test fuzz run live model record verify bench pictures freeze tags clean sound
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ verify: live  ## ask the local model every recorded request again and compare
 
 bench: sound  ## what a turn costs in the loop itself, early and late in a run
 	@$(PY) -m classroom bench
+
+pictures: sound  ## draw the pictures of the README
+	@$(PY) -m classroom pictures
 
 freeze: sound  ## keep the package in its chapter, before the next version is begun
 	@$(PY) -m classroom freeze

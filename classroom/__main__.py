@@ -1,9 +1,9 @@
-"""The verbs of the Makefile that need Python: record, outputs, verify, model, bench, freeze, tags."""
+"""The verbs of the Makefile that need Python: record, outputs, verify, model, bench, pictures, freeze, tags."""
 
 import argparse
 import sys
 
-from . import local, record, timing, versions
+from . import local, pictures, record, timing, versions
 from .errors import ClassroomError
 
 
@@ -18,6 +18,7 @@ def main() -> None:
     verbs.add_parser("verify", help="ask the local model every recorded request again and compare")
     verbs.add_parser("model", help="serve the local model").add_argument("--port", type=int, default=8088)
     verbs.add_parser("bench", help="what a turn costs in the loop itself")
+    verbs.add_parser("pictures", help="draw the pictures of the README")
     verbs.add_parser("freeze", help="keep the package at the top in its chapter")
     verbs.add_parser("tags", help="build the tags from the last commit")
     args = parser.parse_args()
@@ -33,6 +34,8 @@ def main() -> None:
                 local.serve(args.port)
             case "bench":
                 timing.main()
+            case "pictures":
+                print("\n".join(f"drew {file.relative_to(versions.ROOT)}" for file in pictures.draw()))
             case "freeze":
                 print(versions.freeze())
             case "tags":

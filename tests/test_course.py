@@ -13,7 +13,7 @@ import pytest
 from conftest import cells
 
 import classroom
-from classroom import recordings
+from classroom import fault_table, pictures, recordings
 from classroom.record import execute, notebook_of
 from classroom.versions import CHAPTERS, ROOT, chapters, taught
 
@@ -145,6 +145,14 @@ def test_every_chapter_stands_in_the_readme_and_every_link_leads_somewhere():
     for chapter in chapters():
         assert f"`{taught(chapter)}`" in README
         assert f"chapters/{chapter}/{chapter}.ipynb" in links
+
+
+def test_the_pictures_of_the_readme_are_what_the_command_draws():
+    """At an older tag they show later versions too, and are not compared."""
+    columns = re.search(r"^\| what the model does \|(.*)$", README, re.M)[1]
+    if [taught(chapter) for chapter in chapters()] == re.findall(r"v0\.\d+", columns):
+        drawn = {"faults.svg": pictures.faults(fault_table()), "example.svg": pictures.example()}
+        assert {name: (pictures.FOLDER / name).read_text(encoding="utf-8") for name in drawn} == drawn
 
 
 def test_every_make_verb_that_the_readme_and_the_notebooks_name_exists():
