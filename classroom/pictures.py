@@ -45,7 +45,7 @@ def faults(table: FaultTable) -> str:
 
 def example() -> str:
     """Chapter 4's experiment: how often three descriptions get the right first call, on two files."""
-    drawn, y, left = [], 0, LEFT + 100
+    drawn, y, left = [], 0, LEFT + 136
     for scene, said in {"readme": "README.md, which the example names", "notes": "notes.txt, held out"}.items():
         drawn.append(_text(12, y + 18, f"right first calls, the task is about {said}"))
         for description, (k, n, low, high) in _right_calls(scene).items():
