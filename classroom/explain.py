@@ -97,7 +97,7 @@ class Compared:
             for mark, *layers in self.rows
         )
         heads = "".join(
-            f'<td style="{CELL}; width: 44%"><small>{html.escape(side.title)}</small></td>' for side in sides
+            f'<td style="{CELL}; width: 41%"><small>{html.escape(side.title)}</small></td>' for side in sides
         )
         feet = "".join(f'<td style="{CELL}">{side.prompt_drawn()}</td>' for side in sides)
         return (
