@@ -2,7 +2,8 @@
 
 Gives the same bytes for the same prompt and seed, in any order of requests, on the same kind of CPU: one thread, one
 slot, one request at a time, and each request starts from the saved state of its prefix. That state is also what
-makes a call fast: the fixed part of the prompt is read once. Does not know what a tool is (smollm.py does).
+makes a call fast: the fixed part of the prompt is read once, and kept for later processes too. Does not know what a
+tool is (smollm.py does).
 """
 
 import atexit
@@ -11,12 +12,16 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import math
+import os
 import platform
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import httpx
@@ -25,10 +30,9 @@ from .errors import ClassroomError
 
 NOT_WHOLE = "The local model is installed, but not whole ({}). Type `make clean`, then `make live`."
 CONTEXT = 4096  # tokens
-KEPT_STATES = 8  # each about 22 MB for a prefix of 1,000 tokens
+KEPT_STATES = 300_000_000  # bytes; a state has about 22 MB for a prefix of 1,000 tokens
 
 _one_at_a_time = threading.Lock()
-_states: dict[str, tuple[str, int]] = {}  # prefix -> file of its saved state, tokens; least recently used first
 
 
 def installed() -> bool:
@@ -59,9 +63,15 @@ def about() -> dict[str, str]:
 
 
 @functools.cache
-def _scratch() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="tiny-agent-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+def states() -> Path:
+    """The folder of the saved states: in the virtual environment, or one of this process where that is locked."""
+    folder = Path(sys.prefix) / "llama-states"
+    try:
+        folder.mkdir(exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="tiny-agent-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
@@ -80,7 +90,7 @@ def server() -> httpx.Client:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.cpuparams.poll = params.cpuparams_batch.poll = 0  # do not spin while waiting
     params.cache_ram_mib = 0  # left on, this cache grows by gigabytes an hour
-    params.slot_save_path = f"{_scratch()}/"
+    params.slot_save_path = f"{states()}/"
     params.hostnames, params.port = ["127.0.0.1"], 0
     params.use_jinja = True
     params.verbosity = 0
@@ -152,17 +162,28 @@ def tokens(text: str) -> list[bytes]:
 
 def _restore(prefix: str) -> int:
     """Put the slot into the state of having read `prefix` and nothing else; returns how many tokens that is."""
-    if prefix in _states:
-        name, tokens = _states[prefix] = _states.pop(prefix)
-        server().post("/slots/0?action=restore", json={"filename": name}).raise_for_status()
-        return tokens
+    name = hashlib.sha256(json.dumps([prefix, about()]).encode()).hexdigest()[:16]
+    file, draft = states() / name, f"{name}-{os.getpid()}.part"
+    if file.exists():
+        reply = server().post("/slots/0?action=restore", json={"filename": name})
+        if reply.is_success:  # not where another process has just removed it
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(file)
+            return reply.json()["n_restored"]
     read = {"prompt": prefix, "n_predict": 0, "id_slot": 0, "cache_prompt": False}
     reply = server().post("/completion", json=read)
     if reply.is_error:
         return 0  # too long: the request itself will say so
-    name = hashlib.sha256(prefix.encode()).hexdigest()[:16]
-    saved = server().post("/slots/0?action=save", json={"filename": name}).raise_for_status().json()
-    _states[prefix] = name, saved["n_saved"]
-    if len(_states) > KEPT_STATES:
-        (_scratch() / _states.pop(next(iter(_states)))[0]).unlink()
+    saved = server().post("/slots/0?action=save", json={"filename": draft}).raise_for_status().json()
+    os.replace(states() / draft, file)
+    with contextlib.suppress(FileNotFoundError):  # another process removes too
+        forget(states())
     return saved["n_saved"]
+
+
+def forget(folder: Path, limit: int = KEPT_STATES) -> None:
+    """Remove the files that were not used for longest, until the others fit into `limit` bytes."""
+    files = sorted(folder.iterdir(), key=os.path.getmtime, reverse=True)
+    for file, size in zip(files, accumulate(file.stat().st_size for file in files), strict=True):
+        if size > limit:
+            file.unlink()

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -171,11 +172,29 @@ def test_a_fresh_process_gives_the_same_bytes():
     assert done.stderr == ""
 
 
-def test_the_saved_states_are_limited_in_number():
-    for i in range(llama.KEPT_STATES + 2):
-        post(request("smollm2-135m-bare", [{**READ, "description": f"Read {i}"}], max_tokens=1))
-    assert len(llama._states) == llama.KEPT_STATES
-    assert {p.name for p in llama._scratch().iterdir()} == {name for name, _ in llama._states.values()}
+def test_the_states_that_were_not_used_for_longest_make_room(tmp_path):
+    for age, name in enumerate("dcba"):
+        (tmp_path / name).write_bytes(b"x" * 10)
+        os.utime(tmp_path / name, (age, age))
+    llama.forget(tmp_path, limit=25)
+    assert {file.name for file in tmp_path.iterdir()} == {"a", "b"}
+
+
+def test_a_saved_state_that_is_broken_or_gone_is_made_again():
+    body = request("smollm2-135m-bare", [{**READ, "description": "Read it"}])
+    first = post(body).content
+    newest = max(llama.states().iterdir(), key=lambda file: file.stat().st_mtime)
+    newest.write_bytes(newest.read_bytes()[:1000])
+    assert post(body).content == first
+    newest.unlink()
+    assert post(body).content == first
+
+
+def test_where_the_environment_is_locked_the_states_are_kept_elsewhere_for_the_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(llama.sys, "prefix", str(tmp_path / "nowhere"))
+    folder = llama.states.__wrapped__()
+    assert folder.is_dir()
+    assert not folder.is_relative_to(tmp_path / "nowhere")
 
 
 def test_with_cache_control_the_fixed_part_counts_as_read_from_the_cache():
