@@ -74,8 +74,8 @@ def compare(
     """Run each variant `runs` times; returns a record for each run, first all first runs.
 
     `variants`: by name, as `variant` makes them. Run 3 of every variant has the run id "3", and so the same seed where
-    the backend takes one: equal luck, which makes variants look more alike than independent runs would. Each run works
-    in a copy of `workspace`. A grader gets the finished record and the folder as the run left it, and says True or
+    the backend takes one: equal luck, which leaves less noise between variants than the test reckons with. Each run
+    works in a copy of `workspace`. A grader gets the finished record and the folder as the run left it, and says True or
     False, or None where its question does not arise.
 
     `out` is a file that keeps a JSON line for each finished run, also of those that end while the experiment is broken
