@@ -75,14 +75,14 @@ def compare(
 
     `variants`: by name, as `variant` makes them. Run 3 of every variant has the run id "3", and so the same seed where
     the backend takes one: equal luck, which leaves less noise between variants than the test reckons with. Each run
-    works in a copy of `workspace`. A grader gets the finished record and the folder as the run left it, and says True or
-    False, or None where its question does not arise.
+    works in a copy of `workspace`. A grader gets the finished record and the folder as the run left it, and says True
+    or False, or None where its question does not arise.
 
     `out` is a file that keeps a JSON line for each finished run, also of those that end while the experiment is broken
-    off; what it holds is not run again. A run whose request
-    failed is `{"not_run": why}`: it stands in no file and counts nowhere. `max_calls` bounds the requests (without
-    those that the backend repeats): a run is started only if all its turns are left. `progress` is called with the
-    records so far, and how many there will be. With an executor the order of the lines in `out` may differ.
+    off; what it holds is not run again. A run whose request failed is `{"not_run": why}`: it stands in no file and
+    counts nowhere. `max_calls` bounds the requests (without those that the backend repeats): a run is started only if
+    all its turns are left. `progress` is called with the records so far, and how many there will be. With an executor
+    the order of the lines in `out` may differ.
     """
     graders = graders or {}
     done, waiting = plan(variants, task, runs, connect, workspace, turn_limit, graders, out)
