@@ -5,14 +5,12 @@ the top. Does not move or delete a tag.
 """
 
 import importlib.util
-import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 from types import ModuleType
@@ -111,8 +109,7 @@ def tags(root: Path = ROOT) -> list[str]:
     with tempfile.TemporaryDirectory() as scratch:
         # Read from the commit, not from the work tree: what is not committed is in no tag.
         archive = Path(scratch) / "main"
-        archive.mkdir()
-        _unpack(root, archive)
+        _unpack(git, archive, Path(scratch) / "index")
         for chapter in chapters(archive):
             tag = f"v{number(package(chapter, archive))}"
             _agree(chapter, tag, archive)
@@ -151,9 +148,11 @@ def _git(root: Path):
 
 def _run_git(root: Path, args: tuple[str, ...], check: bool, env: dict[str, str]) -> bytes:
     # Variables like GIT_DIR, which git sets in its hooks, would point at another repository.
+    # A sparse checkout would hide from us what it hides from the work tree.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(["git", "-C", str(root), *args], capture_output=True, env={**plain, **env})
+        line = ["git", "-C", str(root), "-c", "core.sparseCheckout=false", *args]
+        done = subprocess.run(line, capture_output=True, env={**plain, **env})
     except FileNotFoundError:
         raise ClassroomError("Tags need git, and there is none on this machine. Install it first.") from None
     if check and done.returncode:
@@ -161,10 +160,10 @@ def _run_git(root: Path, args: tuple[str, ...], check: bool, env: dict[str, str]
     return done.stdout
 
 
-def _unpack(root: Path, folder: Path) -> None:
-    archive = _run_git(root, ("archive", "HEAD"), True, {})
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        tar.extractall(folder, filter="data")
+def _unpack(git, folder: Path, index: Path) -> None:
+    env = {"GIT_INDEX_FILE": str(index)}
+    git("read-tree", "HEAD", env=env)
+    git("checkout-index", "--all", f"--prefix={folder}/", env=env)
 
 
 def _cells(root: Path, chapter: str) -> list[dict]:
