@@ -72,6 +72,7 @@ clean:  ## remove the virtual environment and caches
 $(VENV)/.ready: requirements.txt
 	@test -n "$(PYTHON)" || { echo "tiny-agent needs Python 3.11 or newer, and none was found. Install one, or say PYTHON=/path/to/python3."; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tiny-agent needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)."; exit 2; }
+	@test -w . || { echo "Everything is installed into this folder, and you may not write to it. Clone it to where you may."; exit 2; }
 	@echo "Installing into $(VENV), once …"
 	@$(PYTHON) -m venv --clear $(VENV) || { echo "Python could not make a virtual environment. On Debian and Ubuntu: apt install python3-venv."; exit 2; }
 	@$(PIP) -r requirements.txt && $(PIP) --no-deps -e . || { echo "The installation was broken off. Is there a network? Type the same command again."; exit 2; }
