@@ -344,7 +344,8 @@ def _not_recorded(recording: dict, run: str, body: object) -> str:
         [
             *lines,
             "Ways on: undo the change (a cell that ran twice may be one: run the notebook from the top);",
-            "or ask the model on this machine: `make live` once, then backend='local' (or BACKEND=local);",
+            "or ask the model on this machine: `make live` once, then backend='local'",
+            "  (--backend local in a command, BACKEND=local after make);",
             "or ask a provider with your key: backend='anthropic' or 'openai'.",
         ]
     )

@@ -84,7 +84,8 @@ def test_a_changed_description_misses_and_the_error_names_the_field_the_words_an
         "It differs from the nearest recorded request in:",
         '  tools[0].description: recorded "Read a file", now "Read a file!"',
         "Ways on: undo the change (a cell that ran twice may be one: run the notebook from the top);",
-        "or ask the model on this machine: `make live` once, then backend='local' (or BACKEND=local);",
+        "or ask the model on this machine: `make live` once, then backend='local'",
+        "  (--backend local in a command, BACKEND=local after make);",
         "or ask a provider with your key: backend='anthropic' or 'openai'.",
     ]
 
